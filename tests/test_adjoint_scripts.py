@@ -273,9 +273,29 @@ def later(x: T.handle, y: T.handle, z: T.handle, n: T.int32) -> None:
         Y[i] = Y[i] + X[i]
 
 
+@T.prim_func
+def beside_extreme(
+    v: T.handle, w: T.handle, most: T.handle, picked: T.handle, m: T.int32, n: T.int32
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.dense_fixed(n)
+    V = T.match_sparse_buffer(v, (I, J), "float32")
+    W = T.match_sparse_buffer(w, (I, J), "float32")
+    M = T.match_sparse_buffer(most, (I,), "float32")
+    P = T.match_sparse_buffer(picked, (I,), "float32")
+    with T.sp_iter([I, J], "SR", "beside_extreme") as [i, j]:
+        with T.init():
+            M[i] = T.min_value("float32")
+            P[i] = 0.0
+        if V[i, j] > M[i]:
+            M[i] = V[i, j]
+            P[i] = W[i, j]
+
+
 @pytest.mark.parametrize(
     ("func", "says"),
     [
+        (beside_extreme, "of a float that comes with the extreme of others"),
         (started, "does not start with -inf"),
         (twice, "assigned twice"),
         (later, "after it was read"),

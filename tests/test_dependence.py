@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from spcomp import script as T
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import (
-    Accesses,
-    conflicts,
-    depends,
-    loops_of,
-    reads_of,
-    writes_of,
-)
+from spcomp.schedule.legality.dependence import Accesses, conflicts, depends, loops_of
 
 
 def loop(func, name):

@@ -69,22 +69,35 @@ def test_a_half_precision_buffer_is_combined_in_the_wider_float():
 @pytest.mark.parametrize(
     ("value", "combiner"),
     [
-        (Select(op(">", x, OWN), x, OWN), "max"),
-        (Select(op("<", OWN, x), x, OWN), "max"),
-        (Select(op("<", x, OWN), x, OWN), "min"),
-        (Select(op(">=", OWN, x), OWN, x), "max"),
-        (Select(op("<", OWN, x), OWN, x), "min"),
+        (lambda x, own: Select(op(">", x, own), x, own), "max"),
+        (lambda x, own: Select(op("<", own, x), x, own), "max"),
+        (lambda x, own: Select(op("<", x, own), x, own), "min"),
+        (lambda x, own: Select(op(">=", own, x), own, x), "max"),
+        (lambda x, own: Select(op("<", own, x), own, x), "min"),
     ],
 )
 def test_a_choice_by_comparing_is_min_or_max(value, combiner):
-    found = as_reduction(store(value))
+    found = as_reduction(store(value(j, Load(A, (i + 1,))), A))
     assert found is not None
-    assert (found.combiner, found.value) == (combiner, x)
+    assert (found.combiner, found.value) == (combiner, j)
+
+
+def test_a_choice_of_floats_is_none_but_for_those_who_keep_it():
+    """``max`` returns what is not a number, a comparison passes over it."""
+    choice = store(Select(op(">", x, OWN), x, OWN))
+    assert as_reduction(choice) is None
+    assert as_reduction(choice, choices=True).combiner == "max"
+    forgetful = store(Select(op(">=", OWN, x), OWN, x))
+    assert as_reduction(forgetful, choices=True) is None
+    guarded = If(op(">", x, OWN), store(x))
+    assert as_reduction(guarded) is None
+    assert as_reduction(guarded, choices=True).combiner == "max"
 
 
 def test_a_guarded_store_is_min_or_max():
-    assert as_reduction(If(op(">", x, OWN), store(x))).combiner == "max"
-    assert as_reduction(Seq((If(op(">=", OWN, x), store(x)),))).combiner == "min"
+    own = Load(A, (i + 1,))
+    assert as_reduction(If(op(">", j, own), store(j, A))).combiner == "max"
+    assert as_reduction(Seq((If(op(">=", own, j), store(j, A)),))).combiner == "min"
 
 
 def test_argmax_carries_its_coordinate():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spcomp.errors import ScheduleError, front_doors
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import reads_of, writes_of
 from spcomp.schedule.nests.nests import find_block, find_loop
 from spcomp.schedule.steps.loops.annotate import Value, find_target
 

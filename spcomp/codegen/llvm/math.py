@@ -96,7 +96,7 @@ def _safe_divisor(code: Code, dtype: DType, lhs: str, rhs: str, on_zero: OnZero)
 
 
 def _divide_floats(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str:
-    """As numpy: the remainder has the divisor's sign and the quotient agrees with it."""
+    """As numpy: the remainder has the divisor's sign and the quotient agrees with it, zeros too."""
     kind, truth = register(dtype), register_of_bool(dtype)
     zero, one = splat(kind, float_literal(0.0)), splat(kind, float_literal(1.0))
     remainder = code.unit.dialect.library(code, dtype, "fmod", lhs, rhs)
@@ -105,15 +105,26 @@ def _divide_floats(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str
     off = code.value(f"and {truth} {off}, {code.value(f'fcmp une {kind} {remainder}, {zero}')}")
     if op == "%":
         modulo = code.value(f"fadd {kind} {remainder}, {rhs}")
-        return code.value(f"select {truth} {off}, {kind} {modulo}, {kind} {remainder}")
+        modulo = code.value(f"select {truth} {off}, {kind} {modulo}, {kind} {remainder}")
+        return _signed_zero(code, dtype, modulo, rhs)
     exact = code.value(f"fsub {kind} {lhs}, {remainder}")
     quotient = code.value(f"fdiv {kind} {exact}, {rhs}")
     below = code.value(f"fsub {kind} {quotient}, {one}")
     quotient = code.value(f"select {truth} {off}, {kind} {below}, {kind} {quotient}")
     nearest = code.intrinsic("rint", kind, quotient)  # an integer but for rounding
     plain = code.value(f"fdiv {kind} {lhs}, {rhs}")
+    nearest = _signed_zero(code, dtype, nearest, plain)
     by_zero = code.value(f"fcmp oeq {kind} {rhs}, {zero}")
     return code.value(f"select {truth} {by_zero}, {kind} {plain}, {kind} {nearest}")
+
+
+def _signed_zero(code: Code, dtype: DType, value: str, like: str) -> str:
+    """Return *value*, with the sign of *like* if it is zero."""
+    kind, truth = register(dtype), register_of_bool(dtype)
+    zero = splat(kind, float_literal(0.0))
+    is_zero = code.value(f"fcmp oeq {kind} {value}, {zero}")
+    signed = code.intrinsic("copysign", kind, zero, like)
+    return code.value(f"select {truth} {is_zero}, {kind} {signed}, {kind} {value}")
 
 
 def shift(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from spcomp.ir import stmt as st
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import read_by, variables
+from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.fragments import LANES
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Const, Var, binary
 from spcomp.ir.visitor import statements, walk

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from spcomp.ir.access import Load, Search
 from spcomp.ir.arith.linear import variables_in
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
@@ -19,11 +16,6 @@ def variables(node: Node) -> frozenset[Var]:
     if isinstance(node, Expr):
         return variables_in(node)
     return frozenset(n for n in walk(node) if isinstance(n, Var))
-
-
-def read_by(*nodes: Node) -> Iterator[AnyBuffer]:
-    """Yield the buffers that *nodes* load from or search."""
-    return (n.buffer for node in nodes for n in walk(node) if isinstance(n, (Load, Search)))
 
 
 def bound_by(node: Node) -> set[Var]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from spcomp.dtypes import float32
 from spcomp.ir.access import Load
 from spcomp.ir.arith.bounds import dtype_range
+from spcomp.ir.arith.memory import reads_of
+from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Select, UnOp, const
 from spcomp.ir.stmt import If, Seq, Stmt, Store
 from spcomp.ir.structural import expr_equal
@@ -80,21 +82,22 @@ def combine(op: Combiner, a: Expr, b: Expr) -> Expr:
     return BinOp(op, a, b)
 
 
-def as_reduction(stmt: Stmt) -> Reduction | None:
+def as_reduction(stmt: Stmt, *, choices: bool = False) -> Reduction | None:
     """Return the reduction that *stmt* performs one step of; None if it is no such step.
 
     Recognised: ``B[i] = B[i] op x`` with ``+ - * min max and or``, in either order and nested
-    (``B + x + y``, ``B - x`` adds ``-x``); choices between ``B[i]`` and x by comparing them, as an
-    expression or an ``if``; and ``if x > M[i]: M[i] = x; A[i] = j`` (also ``<``). The values do not
-    read the buffers.
+    (``B + x + y``, ``B - x`` adds ``-x``); choices between integers ``B[i]`` and x by comparing
+    them, as an expression or an ``if``; and ``if x > M[i]: M[i] = x; A[i] = j`` (also ``<``). The
+    values do not read the buffers. *choices*: also between floats, for those who keep the statement
+    as it is. The combiner does something else: it returns a NaN, which a comparison passes over.
     """
     match stmt:
         case Seq(body=(inner,)):
-            return as_reduction(inner)
+            return as_reduction(inner, choices=choices)
         case Store(mask=None):
-            return _from_store(stmt)
+            return _from_store(stmt, choices=choices)
         case If(otherwise=None):
-            return _from_if(stmt)
+            return _from_if(stmt, choices=choices)
     return None
 
 
@@ -117,12 +120,12 @@ def under(cond: Expr, stmt: Stmt) -> Stmt:
     return If(cond, stmt, span=stmt.span)
 
 
-def _from_store(store: Store) -> Reduction | None:
+def _from_store(store: Store, *, choices: bool) -> Reduction | None:
     target = store.value
     if isinstance(target, Cast) and _rounds(target):
         target = target.value
-    if (choice := _from_select(store, target)) is not None:
-        return choice
+    if isinstance(target, Select):
+        return _from_select(store, target, choices=choices)
     if not isinstance(target, BinOp) or target.op not in {*_COMBINERS, "-"}:
         return None
     op: BinOpKind = "+" if target.op == "-" else target.op
@@ -153,9 +156,13 @@ def _operands(op: BinOpKind, expr: Expr, *, negative: bool) -> Iterator[tuple[Ex
         yield expr, negative
 
 
-def _from_select(store: Store, expr: Expr) -> Reduction | None:
-    """``B[i] = x if x > B[i] else B[i]``, and its mirror images."""
-    if not isinstance(expr, Select):
+def _from_select(store: Store, expr: Select, *, choices: bool) -> Reduction | None:
+    """``B[i] = x if x > B[i] else B[i]``, and its mirror images.
+
+    ``B[i] if B[i] > x else x`` takes a NaN, and forgets it at the next one: of floats, no
+    reduction.
+    """
+    if expr.dtype.is_float and (not choices or _is_target(store, expr.then)):
         return None
     if _is_target(store, expr.otherwise):
         op = _winner(store, expr.cond, expr.then)
@@ -167,7 +174,7 @@ def _from_select(store: Store, expr: Expr) -> Reduction | None:
     return None
 
 
-def _from_if(stmt: If) -> Reduction | None:
+def _from_if(stmt: If, *, choices: bool) -> Reduction | None:
     body = stmt.then.body if isinstance(stmt.then, Seq) else (stmt.then,)
     stores = tuple(s for s in body if isinstance(s, Store) and s.mask is None)
     if not stores or len(stores) < len(body):
@@ -175,7 +182,8 @@ def _from_if(stmt: If) -> Reduction | None:
     for first in stores:  # the one that decides may be written anywhere
         strict = isinstance(stmt.cond, BinOp) and stmt.cond.op in ("<", ">")
         op = _winner(first, stmt.cond, first.value)
-        if op is not None and (strict or len(stores) == 1):
+        is_sure = strict if len(stores) > 1 else choices or not first.value.dtype.is_float
+        if op is not None and is_sure:
             ordered = (first, *(s for s in stores if s is not first))
             return _reduction(op, ordered, tuple(s.value for s in ordered))
     return None
@@ -215,18 +223,13 @@ def _reduction(
         return None
     buffers = tuple(store.buffer for store in stores)
     indices = stores[0].indices
-    read = {
-        node.buffer
-        for e in (*values, *indices)
-        if e is not None
-        for node in walk(e)
-        if isinstance(node, Load)
-    }
+    read = reads_of(*values, *(i for i in indices if i is not None))
+    memories = set(map(memory_of, buffers))
     same = all(
         len(s.indices) == len(indices) and all(map(expr_equal, s.indices, indices))
         for s in stores[1:]
     )
-    if not same or read & set(buffers) or len(set(buffers)) < len(buffers):
+    if not same or read & memories or len(memories) < len(buffers):
         return None
     combiner: Combiner = op  # type: ignore[assignment]
     payload = tuple(identity("min", value.dtype) for value in values[1:])

@@ -6,7 +6,8 @@ from itertools import dropwhile
 
 from spcomp.dtypes import DType
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
+from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
 from spcomp.ir.stmt import For, If, Seq, Stmt, Store

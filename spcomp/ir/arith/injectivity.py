@@ -11,12 +11,27 @@ from spcomp.ir.arith.alike import up_to_names
 from spcomp.ir.arith.bounds import Env, as_env
 from spcomp.ir.arith.linear import Algebra, Key, Linear, key_of, mentions
 from spcomp.ir.arith.proof import WIDE, Bounds, Facts, Prover, Ranges, product
-from spcomp.ir.axis import AnyBuffer
-from spcomp.ir.expr import BinOp, Const, Expr, Var, plain
+from spcomp.ir.axis import AnyBuffer, SparseBuffer
+from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const, plain
 from spcomp.ir.rewrite import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+
+def element_key(buffer: AnyBuffer, indices: Sequence[Expr | None]) -> tuple[Expr | None, ...]:
+    """Return what is the same for two accesses of *buffer* at *indices* only if their element is.
+
+    These are the indices; for a view with strides, the distance from its first element.
+    """
+    strides = None if isinstance(buffer, SparseBuffer) else buffer.strides
+    if strides is None:
+        return tuple(indices)
+    offset: Expr = const(0, int64)
+    for index, stride in zip(indices, strides, strict=True):
+        assert index is not None
+        offset = binary("+", offset, binary("*", cast(index, int64), cast(stride, int64)))
+    return (offset,)
 
 
 def injective(

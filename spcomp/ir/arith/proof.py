@@ -38,7 +38,8 @@ def prove(cond: Expr, facts: Facts, bounds: Bounds = None) -> bool:
     """Say whether *cond* holds whenever each variable of *facts* lies in its ``[low, high)``.
 
     *cond* is made of integer comparisons, and, or, not; *facts* list outer loops first, so that a
-    bound may use the variables before it. 64-bit arithmetic in *cond* and *facts* is assumed not
+    bound may use the variables before it. Nothing may write what they read between the loops and
+    *cond*. 64-bit arithmetic in *cond* and *facts* is assumed not
     to overflow. False: not proved.
     """
     return _holds((cond, tuple(facts.items())), as_env(bounds))

@@ -16,6 +16,7 @@ from spcomp.ir.arith.fold import RULES
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.injectivity import injective
 from spcomp.ir.arith.linear import Algebra, is_integer, key_of, wrap
+from spcomp.ir.arith.memory import are_constant
 from spcomp.ir.arith.proof import coefficient, decide, divides, prove
 from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
@@ -291,9 +292,9 @@ class Simplify(Rewriter):
         never = trips is not None and trips <= 0 and algebra.exact(first) and algebra.exact(last)
         if never and self._droppable(begin) and self._droppable(end):
             return Seq((), span=loop.span)
-        self._range(loop.var, begin, end)
+        self._range(loop.var, begin, end, loop.body)
         body = cast("Stmt", self.visit(loop.body))
-        del self.facts[loop.var]
+        self.facts.pop(loop.var, None)
         same = begin is loop.begin and end is loop.end and body is loop.body
         return loop if same else loop.replace(begin=begin, end=end, body=body)
 
@@ -314,12 +315,13 @@ class Simplify(Rewriter):
         where = block.where and cast("Expr", self.visit(block.where))
         for it in block.iters:
             interval = self.vars[it.var]
-            self._range(it.var, const(0), cast("Expr", self.visit(it.extent)))
+            extent = cast("Expr", self.visit(it.extent))
+            self._range(it.var, const(0), extent, block.body)
             self.vars[it.var] &= interval
         inside = block if block.where is None else block.replace(where=None)
         new = cast("Block", self.visit_Node(inside))
         for it in block.iters:
-            del self.facts[it.var]
+            self.facts.pop(it.var, None)
         if new is inside and where is block.where:
             return block
         return new.replace(where=None if isinstance(where, Const) and where.value else where)
@@ -331,7 +333,7 @@ class Simplify(Rewriter):
             lengths = [axis.length for axis in domain_axes(domain)]
             for k in range(domain_width(domain)):
                 if isinstance(domain, Axis):
-                    self._range(it.vars[at + k], const(0), lengths[k])
+                    self._range(it.vars[at + k], const(0), lengths[k], it.body)
                 else:
                     self.vars[it.vars[at + k]] = Interval(0, None)
             at += domain_width(domain)
@@ -351,11 +353,16 @@ class Simplify(Rewriter):
         begin, end = (bounds_of(e, self.env) for e in (cursor.begin, cursor.end))
         self.vars[cursor.pos] = hull(begin, end + Interval(-1, -1)) | begin
 
-    def _range(self, var: Var, begin: Expr, end: Expr) -> None:
+    def _range(self, var: Var, begin: Expr, end: Expr, body: Stmt) -> None:
+        """Note that *var* is at least *begin* and less than *end* in *body*.
+
+        The ends themselves are no facts there if it writes what they read.
+        """
         low, high = bounds_of(begin, self.env), bounds_of(end, self.env)
         within = Interval(low.low, None if high.high is None else high.high - 1)
         self.vars[var] = within & Interval(None, (low.high or 0) + MAX_TRIPS)
-        self.facts[var] = begin, end
+        if are_constant((begin, end), body):
+            self.facts[var] = begin, end
 
 
 def _values(domains: tuple[BufferDomain, ...], env: Env) -> Mapping[Any, Interval]:

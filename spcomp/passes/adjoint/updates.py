@@ -139,6 +139,9 @@ def _branches(stmt: If, nest: Nest, lets: Mapping[Var, Expr], top: Stmt) -> Iter
 def _update(
     reduction: Reduction, stmt: Stmt, nest: Nest, lets: Mapping[Var, Expr], top: Stmt
 ) -> Update:
+    if any(buffer.dtype.is_float for buffer in reduction.buffers[1:]):
+        what = "of a float that comes with the extreme of others"
+        raise refuse(what, stmt, "keep the index of the extreme, and read the float there")
     indices = tuple(None if i is None else substitute(i, lets) for i in reduction.indices)
     value = substitute(reduction.value, lets)
     return Update(nest, reduction.buffer, indices, value, reduction.combiner, stmt, top)

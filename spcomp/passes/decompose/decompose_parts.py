@@ -16,6 +16,7 @@ from spcomp.ir.analysis.positions import is_unit
 from spcomp.ir.analysis.reduction import as_reduction, under
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.indexmap import IndexMap
+from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.linear import Algebra
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
@@ -175,7 +176,8 @@ class PartIteration:
         if isinstance(axis, Axis) and not axis.unique:
             return "R"
         single = isinstance(axis, Axis) and is_unit(axis)
-        return "S" if single or all(injective(s.indices, var, ranges) for s in stores) else "R"
+        keys = (element_key(store.buffer, store.indices) for store in stores)
+        return "S" if single or all(injective(key, var, ranges) for key in keys) else "R"
 
 
 def _buffer_of(coordinate: Expr) -> AnyBuffer | None:

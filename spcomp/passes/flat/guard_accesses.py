@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from spcomp.dtypes import bool_, int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, both, may_fail, read_by
+from spcomp.ir.analysis.exprs import ZERO, both, may_fail
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import prove
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Expr, Reduce, Select, UnOp, Var, binary, cast, const

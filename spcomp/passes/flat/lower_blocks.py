@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from spcomp.errors import LoweringError
-from spcomp.ir.analysis.exprs import conjuncts, may_fail, read_by, variables
+from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, UnOp, Var
 from spcomp.ir.node import Node

@@ -7,9 +7,10 @@ from math import prod
 from typing import ClassVar
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import from_zero, plus, read_by, variables
+from spcomp.ir.analysis.exprs import from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
 from spcomp.ir.node import Node

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from spcomp.dtypes import handle
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import plus, read_by, variables
+from spcomp.ir.analysis.exprs import plus, variables
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import WARP, WORKSPACE, AnyBuffer, Buffer
 from spcomp.ir.expr import Broadcast, Const, Expr, Var, binary, const

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import read_by
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, cast, const

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.analysis.exprs import from_zero, may_fail, read_by, trip_count, variables
+from spcomp.ir.analysis.exprs import from_zero, may_fail, trip_count, variables
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const

@@ -10,10 +10,11 @@ from typing import ClassVar, TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import conjuncts, read_by, trip_count, variables
+from spcomp.ir.analysis.exprs import conjuncts, trip_count, variables
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr, UnOp, Var, const
 from spcomp.ir.node import Node

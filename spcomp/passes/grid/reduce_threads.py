@@ -8,17 +8,11 @@ from typing import ClassVar
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.copies import Fresh
-from spcomp.ir.analysis.exprs import (
-    conjuncts,
-    from_zero,
-    plus,
-    read_by,
-    trip_count,
-    variables,
-)
+from spcomp.ir.analysis.exprs import conjuncts, from_zero, plus, trip_count, variables
 from spcomp.ir.analysis.grid import THREADS, not_constant
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import EAGER, Reduction, as_reduction, combine
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Expr, UnOp, Var, binary, cast, const

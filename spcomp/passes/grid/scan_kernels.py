@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from spcomp.dtypes import handle, int64
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, plus, read_by, variables
+from spcomp.ir.analysis.exprs import ZERO, plus, variables
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Expr, Select, Var, binary, cast, const

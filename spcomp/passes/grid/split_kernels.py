@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from spcomp.dtypes import handle
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import from_zero, plus, read_by, variables
+from spcomp.ir.analysis.exprs import from_zero, plus, variables
 from spcomp.ir.analysis.grid import trips
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import Expr, UnOp, Var, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module

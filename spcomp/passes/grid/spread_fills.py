@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.analysis.exprs import from_zero, read_by, variables
+from spcomp.ir.analysis.exprs import from_zero, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import injective, simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Const, Expr, Var, binary

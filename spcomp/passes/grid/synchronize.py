@@ -9,10 +9,11 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import conjuncts, from_zero, read_by, trip_count, variables
+from spcomp.ir.analysis.exprs import conjuncts, from_zero, trip_count, variables
 from spcomp.ir.analysis.fragments import is_fragment, role_of
 from spcomp.ir.analysis.grid import THREADS, grid_of
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import WARP, AnyBuffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, const
 from spcomp.ir.node import Node

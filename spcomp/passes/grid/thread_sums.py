@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import from_zero, read_by, trip_count, uncast, variables
+from spcomp.ir.analysis.exprs import from_zero, trip_count, uncast, variables
 from spcomp.ir.analysis.grid import THREADS
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, const

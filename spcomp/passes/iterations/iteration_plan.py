@@ -10,6 +10,7 @@ from spcomp.errors import LoweringError, warn
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.positions import is_unit, limit
+from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import (
     Attach,
@@ -122,8 +123,7 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     around = [inner for inner in walk(it) if isinstance(inner, SpIter)]
     ranges = {v: (ZERO, limit(inner, v)) for inner in around for v in inner.vars}
     for store in stores:
-        indices = tuple(i for i in store.indices if i is not None)
-        if injective(indices, var, ranges):
+        if injective(element_key(store.buffer, store.indices), var, ranges):
             continue
         where = f"{it.span}: " if it.span else ""
         warn(
@@ -166,7 +166,8 @@ def _is_independent(it: SpIter, var: Var) -> bool:
         accesses = (*before[memory], *after[memory])
         if not any(isinstance(access, Store) for access in accesses):
             continue
-        index_keys = [tuple(map(fingerprint, access.indices)) for access in accesses]
+        indices = [element_key(access.buffer, access.indices) for access in accesses]
+        index_keys = [tuple(map(fingerprint, each)) for each in indices]
         if len({access.buffer for access in accesses}) > 1:
             return False
         if len(set(index_keys)) == 1 and any(isinstance(access, Store) for access in after[memory]):
@@ -174,7 +175,7 @@ def _is_independent(it: SpIter, var: Var) -> bool:
         same = (
             k for k, column in enumerate(zip(*index_keys, strict=True)) if len(set(column)) == 1
         )
-        if not any(injective((accesses[0].indices[k],), var, ranges) for k in same):
+        if not any(injective((indices[0][k],), var, ranges) for k in same):
             return False
     return True
 

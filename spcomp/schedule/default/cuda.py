@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spcomp.ir.analysis.exprs import read_by
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.expr import Const
 from spcomp.ir.position import Block
 from spcomp.ir.program import PosFunc

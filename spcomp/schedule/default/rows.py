@@ -10,19 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spcomp.ir.access import Load
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.stmt import For, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
-from spcomp.schedule.legality.dependence import (
-    conflicts,
-    loop_named,
-    loops_of,
-    reads_of,
-    writes_of,
-)
+from spcomp.schedule.legality.dependence import conflicts, loop_named, loops_of
 from spcomp.schedule.nests.nests import blocks_of, chain, runs_once
 from spcomp.schedule.steps.base import Problem, Step
 from spcomp.schedule.steps.blocks.moving import ReverseComputeAt

@@ -10,17 +10,19 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.bounds import Env
+from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.linear import Algebra
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
-from spcomp.ir.expr import Const, Expr, Var, binary, cast, const, plain
+from spcomp.ir.expr import Const, Expr, Var, binary, plain
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
 from spcomp.ir.structural import expr_equal, fingerprint
-from spcomp.ir.visitor import Walker, collector, statements, walk
+from spcomp.ir.visitor import Walker, collector, walk
 from spcomp.schedule.legality.partition import disjoint_inner, less_pairs, tiles
 
 
@@ -398,10 +400,8 @@ def single_fiber(buffer: AnyBuffer) -> Axis | None:
 
 def _strided_key(access: Access, buffer: Buffer, loop: For, body: Accesses) -> list[object]:
     """The key of a view: by its strides, elements with different indices may be the same."""
-    offset: Expr = const(0)
-    for index, stride in zip(access.indices, buffer.strides or (), strict=True):
-        assert index is not None
-        offset = binary("+", offset, binary("*", cast(index, int64), cast(stride, int64)))
+    (offset,) = element_key(buffer, access.indices)
+    assert offset is not None
     ranges = {loop.var: (loop.begin, loop.end), **body.inner}
     if _is_opaque(offset, body, loop) or not injective((offset,), loop.var, ranges):
         return []
@@ -451,16 +451,6 @@ def loop_named(node: Node, name: str) -> For | None:
 @collector
 def _loops(node: Node) -> tuple[For, ...]:
     return (node,) if isinstance(node, For) else ()
-
-
-def writes_of(node: Node) -> set[object]:
-    """Return the memory that *node* writes."""
-    return {memory_of(n.buffer) for n in statements(node) if isinstance(n, Store)}
-
-
-def reads_of(node: Node) -> set[object]:
-    """Return the memory that *node* reads."""
-    return {memory_of(n.buffer) for n in walk(node) if isinstance(n, (Load, Search))}
 
 
 def depends(first: Node, second: Node) -> Conflict | None:

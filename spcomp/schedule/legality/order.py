@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from spcomp.ir.access import Load
+from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.func import Func
 from spcomp.ir.stmt import For, Store
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import Conflict, conflicts, single_fiber, writes_of
+from spcomp.schedule.legality.dependence import Conflict, conflicts, single_fiber
 
 
 def ascending_axes(func: Func) -> set[str]:

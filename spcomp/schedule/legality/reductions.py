@@ -6,6 +6,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import REDUCIBLE, conditions_of, is_invariant
+from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
@@ -18,13 +19,12 @@ def only_reduces(body: Stmt) -> bool:
     stores = [node for node in walk(body) if isinstance(node, Store)]
     inits = {n for b in walk(body) if isinstance(b, Block) and b.init for n in walk(b.init)}
     updates = [store for store in stores if store not in inits]
-    reductions = [as_reduction(store) for store in updates]
+    reductions = [as_reduction(store, choices=True) for store in updates]
     kinds = {
         (r.combiner, u.buffer) for r, u in zip(reductions, updates, strict=True) if r is not None
     }
-    loads = [
-        n for n in walk(body) if isinstance(n, Load) and n.buffer in {s.buffer for s in stores}
-    ]
+    memories = {memory_of(store.buffer) for store in stores}
+    loads = [n for n in walk(body) if isinstance(n, Load) and memory_of(n.buffer) in memories]
     return None not in reductions and len(kinds) == 1 and len(loads) == len(updates)
 
 
@@ -52,9 +52,7 @@ def is_dot(body: Stmt, var: Var) -> bool:
     ):
         return False
     reduction = as_reduction(body)
-    if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
-        return False
-    return not any(getattr(n, "buffer", None) is body.buffer for n in walk(reduction.values[0]))
+    return reduction is not None and reduction.combiner in REDUCIBLE and not reduction.is_tuple
 
 
 def reduces_over_threads(loop: For) -> bool:

@@ -12,6 +12,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, mentions
+from spcomp.ir.arith.memory import are_constant
 from spcomp.ir.arith.simplify import prove, simplify
 from spcomp.ir.expr import BinOp, BinOpKind, Cast, Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
@@ -163,14 +164,19 @@ def wide(end: Expr) -> Expr:
 
 
 def ranges_of(path: tuple[Node, ...]) -> dict[Var, tuple[Expr, Expr]]:
-    """Return (low, high) with ``low <= var < high`` for each variable that *path* binds."""
+    """Return (low, high) with ``low <= var < high`` for each variable that *path* binds.
+
+    Not where the body of a loop writes what the ends of its range read.
+    """
     ranges: dict[Var, tuple[Expr, Expr]] = {}
     for node in path:
         if isinstance(node, For):
-            ranges[node.var] = node.begin, node.end
+            if are_constant((node.begin, node.end), node.body):
+                ranges[node.var] = node.begin, node.end
         elif isinstance(node, Block):
             for it in node.iters:
-                ranges[it.var] = ZERO, it.extent
+                if are_constant((it.extent,), node.body):
+                    ranges[it.var] = ZERO, it.extent
     return ranges
 
 

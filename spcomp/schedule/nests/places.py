@@ -14,6 +14,8 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import longest_fiber, positions
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.bounds import Env, bounds_of
+from spcomp.ir.arith.injectivity import element_key
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, cast, const
@@ -24,7 +26,6 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import reads_of, writes_of
 from spcomp.schedule.nests.sites import (
     PathCopy,
     Site,
@@ -158,7 +159,7 @@ class Place:
 
     def is_injective(self) -> bool:
         """Whether all iterations of the loops kept are proved to touch different elements."""
-        return self._apart(self.indices)
+        return self._apart(element_key(self.buffer, self.indices))
 
     def picks_apart(self) -> bool:
         """Whether all iterations of the loops kept have different places in a local copy."""

@@ -24,6 +24,7 @@ from spcomp.errors import ScheduleError, Span
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.program import PosFunc
+from spcomp.schedule.legality.running_sums import counted_loops
 
 Makes: TypeAlias = Literal["loops", "blocks", "iterations"]
 
@@ -110,9 +111,17 @@ class Step(ABC):
         """Return the plan for *func*, or the problem if the step is not legal."""
         try:
             self._check_arguments()
-            return self.plan(func)
+            return self._checked(func, self.plan(func))
         except ScheduleError as error:
             return Problem(error.message, error.span, error.hint)
+
+    def _checked(self, func: Func, plan: Any) -> Any:
+        """Return *plan*; raises ScheduleError if running sums would count other iterations."""
+        if loops := counted_loops(func):
+            after = plan if isinstance(plan, type(func)) else self.rewrite(func, plan)
+            if counted_loops(after) != loops:
+                raise self.error("the loops around a running sum (T.prefix) must stay", func)
+        return plan
 
     def fits(self, func: Func) -> bool:
         """Whether *func* is at a level where this kind of step applies."""

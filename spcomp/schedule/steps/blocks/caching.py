@@ -12,6 +12,7 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, cast
 from spcomp.ir.func import Func
@@ -21,7 +22,6 @@ from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Attrs, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import reads_of, writes_of
 from spcomp.schedule.nests.nearby import follows
 from spcomp.schedule.nests.nests import replace_stmt, runs_once
 from spcomp.schedule.nests.places import Place, unconditional_nodes

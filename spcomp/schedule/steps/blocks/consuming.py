@@ -7,6 +7,7 @@ from itertools import pairwise
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
@@ -16,7 +17,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import conflicts, depends, reads_of, writes_of
+from spcomp.schedule.legality.dependence import conflicts, depends
 from spcomp.schedule.legality.reductions import only_reduces
 from spcomp.schedule.nests.nearby import Move, absolute, covers
 from spcomp.schedule.nests.nests import find_loop, replace_stmt, runs_once

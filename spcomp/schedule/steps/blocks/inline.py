@@ -11,6 +11,8 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import both, conjuncts, variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.injectivity import element_key
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, cast
@@ -20,7 +22,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import depends, reads_of, writes_of
+from spcomp.schedule.legality.dependence import depends
 from spcomp.schedule.nests.coverage import reads_are_stored, stored_conditions
 from spcomp.schedule.nests.nearby import follows
 from spcomp.schedule.nests.nests import replace_stmt
@@ -240,11 +242,13 @@ class _Reversed:
         ranges = {x.var: (x.begin, x.end) for x in self.producer.loops}
         producer_values = site_values(self.producer)
         at = tuple(None if i is None else substitute(i, producer_values) for i in stored_at)
-        if not all(injective(at, var, ranges) for var in ranges):
+        stored = element_key(self.buffer, at)
+        if not all(injective(stored, var, ranges) for var in ranges):
             raise self.error(f"{self.producer.block.name} may store an element twice")
         target = tuple(None if i is None else substitute(i, own) for i in self.store.indices)
         mine = {x.var: (x.begin, x.end) for x in self.site.loops}
-        once = all(injective(target, var, mine) for var in mine)
+        key = element_key(self.store.buffer, target)
+        once = all(injective(key, var, mine) for var in mine)
         if not once and as_reduction(self.store) is None:
             raise self.error("two iterations may store one element, in another order")
         at_loops = {p: i for p, i in zip(place, stored_at, strict=True) if isinstance(p, Var) and i}

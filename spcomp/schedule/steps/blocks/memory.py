@@ -9,13 +9,14 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
-from spcomp.ir.access import Load
+from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import accumulator, as_reduction, combine
 from spcomp.ir.analysis.vectors import conditions_of
+from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.simplify import injective, simplify
-from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer
+from spcomp.ir.axis import AnyBuffer, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
@@ -205,10 +206,10 @@ class _Tile:
         self.indices = store.indices
         key = fingerprint(self.indices)
         for node in (n for part in (block.body, block.init) if part for n in walk(part)):
-            touches = isinstance(node, (Load, Store)) and node.buffer is self.target
-            if touches and fingerprint(node.indices) != key:  # type: ignore[attr-defined]
+            touches = isinstance(node, (Load, Store, Search)) and self._is_target(node.buffer)
+            if touches and not self._is_element(node, key):
                 raise self.error(f"{self.target.name} is accessed at another place too")
-        if any(isinstance(n, Load) and n.buffer is self.target for n in self._around()):
+        if any(isinstance(n, (Load, Search)) and self._is_target(n.buffer) for n in self._around()):
             raise self.error(f"a condition or a range reads {self.target.name}")
         inside = {loop.var for loop in loops}
         for it in block.iters:
@@ -216,6 +217,15 @@ class _Tile:
                 raise self.error("a reduction goes on outside the loop, and starts there")
         self.spatial = self._spatial()
         self._check_guard()
+
+    def _is_target(self, buffer: AnyBuffer) -> bool:
+        """Whether *buffer* is the memory of the target, under whatever name."""
+        return memory_of(buffer) is memory_of(self.target)
+
+    def _is_element(self, node: Node, key: object) -> bool:
+        """Whether *node* accesses the element of the target whose indices have this *key*."""
+        direct = isinstance(node, (Load, Store)) and node.buffer is self.target
+        return direct and fingerprint(node.indices) == key  # type: ignore[attr-defined]
 
     def _around(self) -> Iterator[Node]:
         """Yield the nodes evaluated around the body: the ranges of loops, iters and the guard."""
@@ -282,7 +292,8 @@ class _Tile:
                 raise self.error(f"the range of {loop.var.name!r} is not the same throughout")
         place = tuple(None if i is None else substitute(i, values) for i in self.indices)
         ranges = {loop.var: (loop.begin, loop.end) for loop in spatial}
-        if not all(injective(place, loop.var, ranges) for loop in spatial):
+        key = element_key(self.target, place)
+        if not all(injective(key, loop.var, ranges) for loop in spatial):
             raise self.error("two places of the tile may be one element")
         return spatial
 

@@ -11,6 +11,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, Linear, mentions
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, memory_of
@@ -22,7 +23,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import depends, reads_of, writes_of
+from spcomp.schedule.legality.dependence import depends
 from spcomp.schedule.nests.nearby import Move, absolute
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.nests.sinking import sink_alloc

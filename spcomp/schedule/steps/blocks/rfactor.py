@@ -81,7 +81,7 @@ class _Plan:
         self.loop = next(x for x in loops if x.var.name == step.loop)
         (block,) = (n for n in (loops[-1].body,) if isinstance(n, Block))
         self.block: Block = block
-        reduction = as_reduction(block.body)
+        reduction = as_reduction(block.body, choices=True)
         if reduction is None:
             raise self.error(f"{block.name} is no associative update of one element")
         if reduction.is_tuple:

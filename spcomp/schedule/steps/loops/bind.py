@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, variables
+from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
@@ -14,7 +15,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements, walk
-from spcomp.schedule.legality.dependence import loops_of, writes_of
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
 from spcomp.schedule.nests.cooperation import shared_by_threads

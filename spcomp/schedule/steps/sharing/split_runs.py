@@ -9,12 +9,13 @@ from typing import ClassVar
 
 from spcomp.dtypes import DType, bool_, int32, int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, read_by, times, variables
+from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, times, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import same_value
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, UnOp, Var, binary, cast, const, plain
 from spcomp.ir.func import Func

@@ -10,6 +10,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import BinOp, Call, Expr, Var
 from spcomp.ir.func import Func
@@ -17,7 +18,7 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
-from spcomp.schedule.legality.dependence import loops_of, reads_of, writes_of
+from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_loop, nest, replace_stmt
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Row

@@ -12,6 +12,7 @@ from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
@@ -190,7 +191,8 @@ class Binding:
         ranges = {axis: (ZERO, size) for axis, size in zip(axes, buffer.shape, strict=True)}
         places = zip(axes, buffer.shape, self.intrinsic.places[buffer], strict=True)
         wide = [a for a, size, loop in places if loop and not _is_one(size)]
-        return all(injective(indices, axis, ranges) for axis in wide)
+        key = element_key(self.parts[buffer][0], indices)
+        return all(injective(key, axis, ranges) for axis in wide)
 
     def build(self, names: Names) -> Stmt:
         """Return the implementation over the buffers of the program."""
