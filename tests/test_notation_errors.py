@@ -274,6 +274,8 @@ def test_arrays_of_bfloat16_are_refused():
         ("y(i) = A(i, j) * x(j)", "an element is written with brackets"),
         ("y[i] += A[i, j] * y[j]", "+= reads y[i] itself: give other elements as another array"),
         ("y[i] = A[i, j] ^ 2", "a power is written with **"),
+        ("y[i] = sum((j, j), A[i, j])", "write each once: j"),
+        ("y[i] = sum(j, sum(j, A[i, j]))", "a reduction inside has j of its own"),
     ],
 )
 def test_a_hint_is_about_what_was_written(text, hint):

@@ -113,12 +113,16 @@ def _check_reduce(term: Reduce, stmt: Assignment) -> None:
     inner, lost = set(free(term.body)), {*stmt.target.subscripts} - {*free(stmt.value)}
     for index in term.indices:
         if index not in inner:
-            raise ScriptError(f"{index} does not occur in what is reduced over it", term.at)
+            what = f"{index} does not occur in what is reduced over it"
+            inside = any(isinstance(t, Reduce) and index in t.indices for t in walk(term.body))
+            hint = f"a reduction inside has {index} of its own: call one something else"
+            raise ScriptError(what, term.at, hint=hint if inside else "")
         if index in lost:
             hint = "call the index of the reduction something else"
             raise ScriptError(f"{index} is reduced, and an index of the result", term.at, hint=hint)
     if len(set(term.indices)) < len(term.indices):
-        raise ScriptError("an index is reduced twice", term.at)
+        once = ", ".join(dict.fromkeys(term.indices))
+        raise ScriptError("an index is reduced twice", term.at, hint=f"write each once: {once}")
     if term.op in ARGUMENTS and len(term.indices) > 1:
         raise ScriptError(f"{term.op} gives the coordinate of one index", term.at)
 
