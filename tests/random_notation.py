@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sps
@@ -17,9 +17,10 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.program import CoordFunc
 from spcomp.kernels.frame import Frame
 from spcomp.kernels.kernel import Kernel
-from spcomp.kernels.notation.arguments import call_arguments
+from spcomp.kernels.notation.arguments import CallArguments, call_arguments
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.kernels.notation.planned import Planned
+from spcomp.kernels.notation.planned import CompiledVersion, Split
+from spcomp.kernels.notation.runner import Runner, SplitVersion
 from spcomp.kernels.results import allocate, collect, new_array, result_wraps
 from tests.notation_oracle import SEMIRINGS, Oracle
 from tests.notation_rules import follows, is_unclear
@@ -144,14 +145,43 @@ def interpreted(
     kernel: NotationKernel, args: Mapping[str, Any], stage: str = "coordinate", **more: Any
 ) -> Any:
     """What the interpreter computes for a call, of the program at *stage*."""
+    return Interpreted.of(kernel._runner, stage).run(None, call_arguments(args), **more)
 
-    def execute(planned: Planned, handed: Mapping[str, Any]) -> Any:
-        if stage == "coordinate":
-            return interpret_for(planned.func, planned.func, handed)
-        stages = Kernel.of(planned.func, kernel.options)._compiled.stages
-        return interpret_for(planned.func, getattr(stages, stage), handed)
 
-    return kernel._runner.run(None, call_arguments(args), execute=execute, **more)
+class Interpreted(Runner):
+    """Runs programs as they are planned, by the interpreter of a *stage*, and compiles none."""
+
+    stage: str
+
+    @classmethod
+    def of(cls, runner: Runner, stage: str) -> Interpreted:
+        """Return one for the program of *runner*."""
+        planner = runner.planner
+        result = cls(planner.written, planner.formats, planner.semiring, runner.options)
+        result.stage = stage
+        return result
+
+    def _compile(
+        self, arguments: CallArguments, asked: frozenset[str]
+    ) -> CompiledVersion | SplitVersion:
+        planned = self.planned(arguments, asked)
+        if isinstance(planned, Split):
+            return self._split_version(planned)
+        program: Any = planned.func
+        if self.stage != "coordinate":
+            compiled = Kernel.of(planned.func, self.options)._compiled
+            program = getattr(compiled.stages, self.stage)
+
+        def kernel(**handed: Any) -> Any:
+            return interpret_for(planned.func, program, handed)
+
+        return CompiledVersion.of(planned, cast("Kernel", kernel), arguments, {})
+
+    def _split_version(self, split: Split) -> SplitVersion:
+        pieces = super()._split_version(split).pieces
+        return SplitVersion(
+            tuple(replace(piece, runner=self.of(piece.runner, self.stage)) for piece in pieces)
+        )
 
 
 def interpret_for(func: CoordFunc, program: Any, handed: Mapping[str, Any]) -> Any:

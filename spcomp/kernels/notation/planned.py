@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from spcomp.errors import LoweringError
@@ -112,7 +111,6 @@ class NoPlan:
 
 
 Decision: TypeAlias = Planned | Split | NoPlan
-Execute: TypeAlias = Callable[[Planned, dict[str, Any]], Any]  # runs in the place of machine code
 
 
 class KernelArgument(NamedTuple):
@@ -124,27 +122,11 @@ class KernelArgument(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Interpretation:
-    """Stands for a compiled kernel of *planned*, which *execute* runs."""
-
-    planned: Planned
-    execute: Execute
-
-    def __call__(self, **named: Any) -> Any:
-        """Return the results for the kernel's arguments *named*."""
-        return self.execute(self.planned, named)
-
-    def bind(self, **named: Any) -> Callable[..., Any]:
-        """Return a callable that takes the rest of the arguments."""
-        return partial(self, **named)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class CompiledVersion:
     """A program compiled for arguments of one kind; *stored*: its operands in parts, by name."""
 
     planned: Planned
-    kernel: Kernel | FormatKernel | ChoosingKernel | Interpretation
+    kernel: Kernel | FormatKernel | ChoosingKernel
     arguments: tuple[KernelArgument, ...]
     stored: Mapping[str, ComposableFormat]
 
@@ -152,7 +134,7 @@ class CompiledVersion:
     def of(
         cls,
         planned: Planned,
-        kernel: Kernel | FormatKernel | ChoosingKernel | Interpretation,
+        kernel: Kernel | FormatKernel | ChoosingKernel,
         arguments: CallArguments,
         stored: Mapping[str, ComposableFormat],
     ) -> CompiledVersion:

@@ -25,8 +25,6 @@ from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.planned import (
     CompiledVersion,
-    Execute,
-    Interpretation,
     NoPlan,
     Planned,
     Split,
@@ -162,17 +160,14 @@ class Runner:
         out: Any,
         arguments: CallArguments,
         bound: BoundArguments = NOTHING_BOUND,
-        execute: Execute | None = None,
         sizes: Sizes = _NONE,
     ) -> Any:
         """Run on *arguments*, none of torch, and those *bound*; returns as a NotationKernel does.
 
         *sizes*: the lengths of results at index vectors, by name.
-
-        *execute* runs a planned program in the place of machine code, on arguments by name.
         """
         call = self._intake.call(out, arguments, bound, sizes)
-        results = self._run(call, execute)
+        results = self._run(call)
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
             results = {**results, **call.wholes}
@@ -185,12 +180,12 @@ class Runner:
             return results[names[0]]
         return Results.of(names, tuple(results[name] for name in names))
 
-    def _run(self, call: Call, execute: Execute | None) -> Mapping[str, Any]:
+    def _run(self, call: Call) -> Mapping[str, Any]:
         """Return the results by name; assigned parts have names of their own."""
-        version = self._version(call, execute)
+        version = self._version(call)
         self.note(version, call.bound)
         if isinstance(version, SplitVersion):
-            return version.run(call, execute)
+            return version.run(call)
         planned, arguments = version.planned, call.arguments
         for index in planned.unbound:
             index.check(call.outputs)
@@ -216,7 +211,7 @@ class Runner:
         None if it is not one kernel, or it works on parts of what is given.
         """
         call = self._intake.call(out, arguments_there(named), bound, sizes)
-        version = self._version(call, None)
+        version = self._version(call)
         if isinstance(version, SplitVersion) or call.wholes:
             return None
 
@@ -235,12 +230,9 @@ class Runner:
         if bound is not NOTHING_BOUND:
             bound.latest = version
 
-    def _version(self, call: Call, execute: Execute | None) -> CompiledVersion | SplitVersion:
+    def _version(self, call: Call) -> CompiledVersion | SplitVersion:
         asked = frozenset(call.outputs).difference(self.planner.prepared.results)
-        if execute:
-            version = self._interpretation(call, execute, asked)
-        else:
-            version = self.version(call.arguments, asked)
+        version = self.version(call.arguments, asked)
         if isinstance(version, CompiledVersion) and self.planner.prepared.accumulated:
             version = self._renewal(version.planned, call) or version
         return version
@@ -285,14 +277,6 @@ class Runner:
                 bound.kernels.pop(next(iter(bound.kernels)), None)
             bound.kernels[key] = version.kernel.bind(**version.bound_arguments(fixed))
         return bound.kernels[key], fixed
-
-    def _interpretation(
-        self, call: Call, execute: Execute, asked: frozenset[str]
-    ) -> CompiledVersion | SplitVersion:
-        decision = self.planned(call.arguments, asked)
-        if isinstance(decision, Split):
-            return self._split_version(decision)
-        return CompiledVersion.of(decision, Interpretation(decision, execute), call.arguments, {})
 
     def _renewal(self, planned: Planned, call: Call) -> SplitVersion | None:
         """Return a version that makes new results where given ones lack elements to add to."""
@@ -429,7 +413,6 @@ class Runner:
         """Yield the Kernels that ran last."""
         version = self.last
         if isinstance(version, CompiledVersion):
-            assert not isinstance(version.kernel, Interpretation)  # which notes no version
             yield from version.kernel.kernels()
         else:
             for piece in version.pieces:
@@ -465,7 +448,7 @@ class PieceRunner:
         """The name that its statement assigns."""
         return self.runner.program.statements[0].target.name
 
-    def run(self, known: Mapping[str, CallArgument], call: Call, execute: Execute | None) -> Any:
+    def run(self, known: Mapping[str, CallArgument], call: Call) -> Any:
         """Return the result for the values *known* so far in *call*, in place if it is given."""
         if self.target != self.result and self.result in call.in_place:
             raise ArgumentError(
@@ -476,7 +459,7 @@ class PieceRunner:
         out = None
         if self.target in call.outputs and self.target not in arguments:
             out = {self.target: call.outputs[self.target]}
-        return self.runner.run(out, arguments, execute=execute)
+        return self.runner.run(out, arguments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -485,9 +468,9 @@ class SplitVersion:
 
     pieces: tuple[PieceRunner, ...]
 
-    def run(self, call: Call, execute: Execute | None) -> dict[str, Any]:
+    def run(self, call: Call) -> dict[str, Any]:
         """Return all results by name, in place where *call* gives arrays."""
         known = {**call.arguments, **call_arguments(call.outputs)}
         for piece in self.pieces:
-            known |= call_arguments({piece.result: piece.run(known, call, execute)})
+            known |= call_arguments({piece.result: piece.run(known, call)})
         return {name: argument.value for name, argument in known.items()}
