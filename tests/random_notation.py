@@ -172,16 +172,27 @@ class Interpreted(Runner):
             compiled = Kernel.of(planned.func, self.options)._compiled
             program = getattr(compiled.stages, self.stage)
 
-        def kernel(**handed: Any) -> Any:
-            return interpret_for(planned.func, program, handed)
-
-        return CompiledVersion.of(planned, cast("Kernel", kernel), arguments, {})
+        kernel = cast("Kernel", Interpreter(planned.func, program))
+        return CompiledVersion.of(planned, kernel, arguments, {})
 
     def _split_version(self, split: Split) -> SplitVersion:
         pieces = super()._split_version(split).pieces
         return SplitVersion(
             tuple(replace(piece, runner=self.of(piece.runner, self.stage)) for piece in pieces)
         )
+
+
+class Interpreter(NamedTuple):
+    """Stands for the Kernel of *func*, which is *program* at some stage."""
+
+    func: CoordFunc
+    program: Any
+
+    only_calls = None
+
+    def __call__(self, **handed: Any) -> Any:
+        """Return the results for the arguments *handed*."""
+        return interpret_for(self.func, self.program, handed)
 
 
 def interpret_for(func: CoordFunc, program: Any, handed: Mapping[str, Any]) -> Any:

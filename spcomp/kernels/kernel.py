@@ -220,11 +220,6 @@ class Kernel(Runnable):
         return "\n".join(text for text in map(str, parts) if text).rstrip()
 
     @property
-    def note(self) -> str:
-        """What ``explain`` says first: why the Kernel is not the default one; usually nothing."""
-        return ""
-
-    @property
     def known(self) -> str:
         """What was seen in the data that this version is for, as a line; empty if nothing was."""
         return f"data: {self._options.facts or ''}".removesuffix("data: ")

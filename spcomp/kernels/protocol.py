@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from spcomp.display.html import folded, heading, numbered, table
 from spcomp.errors import ArgumentError, SpcompError, front_door
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from spcomp.compiler.interface import Signature
     from spcomp.explore.explorer import Explorer
+    from spcomp.formats.rules import ComposableFormat
     from spcomp.runtime.gpu import Resources
     from spcomp.schedule.step import Trace
 
@@ -85,6 +86,31 @@ class Runnable(ABC):
     @abstractmethod
     def kernels(self) -> tuple[Runnable, ...]:
         """Return the kernels that a call runs, or ran last, in order: one for each program."""
+
+    chooses: ClassVar[bool] = False  # whether the arguments of a call decide which kernel runs
+
+    def choose(self, **named: Any) -> Runnable:  # noqa: ARG002
+        """Return the kernel that is chosen for a call with *named*; this one if none is."""
+        return self
+
+    @property
+    def last_chosen(self) -> Mapping[str, ComposableFormat]:
+        """The formats in which the kernel chosen last stores matrices, by name, if any are."""
+        return {}
+
+    @property
+    def note(self) -> str:
+        """What ``explain`` says first: why the kernel is not the default one; usually nothing."""
+        return ""
+
+    @property
+    def only_calls(self) -> Any:
+        """The Calls by name, if a call is nothing else; None: it does more, or runs elsewhere."""
+        return None
+
+    def explain_launches(self) -> str:
+        """Return what a call launches on a GPU as text, a line for each launch."""
+        return ""
 
     def check(self) -> None:  # noqa: B027 (only calls on a GPU are not waited for)
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed.
@@ -199,7 +225,7 @@ class Runnable(ABC):
         times = (
             (step, f"{1e3 * seconds:.2f} ms")
             for kernel in self.kernels()
-            for step, seconds in getattr(kernel, "timings", {}).items()
+            for step, seconds in kernel.timings.items()
         )
         return (
             heading(title)

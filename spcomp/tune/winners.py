@@ -166,6 +166,7 @@ class TunedKernel(Kernel):
     calls. ``explain``, ``trace``, ``stage`` and ``source`` say what was decided last.
     """
 
+    chooses = True
     undecided = UNDECIDED  # what is said before anything is decided
 
     def __init__(self, func: Func, options: Options, winners: Winners) -> None:
@@ -318,6 +319,8 @@ class TunedBound(Bound):
     It decides now if these say nothing that matters, and otherwise at the first call.
     """
 
+    chooses = True
+
     def __init__(
         self,
         kernel: TunedKernel,
@@ -351,7 +354,9 @@ class TunedBound(Bound):
         only = self._only or self._decisions.only
         if only is None:
             return None
-        return getattr(self._default if only.kernel is None else only.kernel, "only_calls", None)
+        kernel: Runnable = self._default if only.kernel is None else only.kernel
+        calls: Calls | None = kernel.only_calls
+        return calls
 
     def decide(self, named: Mapping[str, Any]) -> Decision:
         """Return what is decided for calls with arguments like *named*."""

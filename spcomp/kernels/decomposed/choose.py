@@ -76,6 +76,8 @@ class ChoosingKernel(Runnable):
     Call it like a FormatKernel. It compiles one for each choice, when that is first needed.
     """
 
+    chooses = True
+
     def __init__(self, program: Undecided, options: Options) -> None:
         self.program, self._options = program, options
         self._face = interface(program.source)

@@ -266,6 +266,15 @@ class FormatKernel(Runnable):
         """The name given to ``compile``, else the program's."""
         return self.kernel.name
 
+    @property
+    def only_calls(self) -> Calls | None:
+        """The calls of the Kernel over the parts."""
+        return self.kernel.only_calls
+
+    def explain_launches(self) -> str:
+        """Return what the Kernel over the parts launches on a GPU."""
+        return self.kernel.explain_launches()
+
     def __getattr__(self, name: str) -> Any:
         """Other attributes are those of the Kernel over the parts: target, timings, emitted."""
         if name.startswith("_") or name == "kernel":

@@ -89,7 +89,7 @@ class BoundNotation(Bound):
             call = self._tuned_call(named)
             if call is None:
                 return super().explain(**named)
-            getattr(call.kernel, "choose", dict)(**call.arguments)
+            call.kernel.choose(**call.arguments)
             return explained(self._runner, self._runner.last, {}, call.kernel)
         if (latest := self._bound.latest) is not None:
             return explained(self._runner, latest, {}, self._bound.kernels.get(latest))
@@ -101,10 +101,9 @@ class BoundNotation(Bound):
     def specialize(self, **named: Any) -> Any:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         call = self._tuned_call(named)
-        choose = None if call is None else getattr(call.kernel, "choose", None)
-        if call is None or choose is None:
+        if call is None or not call.kernel.chooses:
             return super().specialize(**named)
-        return SpecializedKernel(self.kernel, choose(**call.arguments))
+        return SpecializedKernel(self.kernel, call.kernel.choose(**call.arguments))
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
         """Return the call of another kernel that a call with *named* comes down to."""
@@ -127,13 +126,12 @@ class BoundNotation(Bound):
     def kernels(self) -> tuple[Runnable, ...]:
         """Return the kernels that ran last, in order. Raises ArgumentError if none has."""
         ran = self._bound.kernels.get(self._bound.latest)
-        return ran.kernels() if isinstance(ran, Runnable) else super().kernels()
+        return super().kernels() if ran is None else ran.kernels()
 
     def check(self) -> None:
         """Wait for calls on a GPU that nothing waited for; raises ArgumentError if one failed."""
         for kernel in self._bound.kernels.values():
-            if isinstance(kernel, Runnable):
-                kernel.check()
+            kernel.check()
 
 
 def kept_arguments(

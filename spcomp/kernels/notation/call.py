@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,6 +11,7 @@ from spcomp.kernels.notation.arguments import CallArguments, call_arguments
 from spcomp.kernels.notation.fast_path import FastPath
 from spcomp.kernels.notation.places import Places
 from spcomp.kernels.notation.scatters import Rows, Scatters, Sizes
+from spcomp.kernels.protocol import Bound
 from spcomp.kernels.results import by_name
 from spcomp.notation.prepare import Prepared
 from spcomp.tensors.libraries.foreign import arrays_of
@@ -31,7 +32,7 @@ class BoundArguments:
 
     given: Mapping[str, Any]
     arguments: CallArguments
-    kernels: dict[object, Callable[..., Any]]
+    kernels: dict[object, Bound]
     rows: dict[str, Rows]
     has_torch: bool = False
     latest: Any = None  # a version of the runner, which stands above

@@ -10,6 +10,7 @@ from spcomp.kernels.notation.fused import explain_rows
 from spcomp.kernels.notation.parts import format_texts
 from spcomp.kernels.notation.planned import CompiledVersion
 from spcomp.kernels.notation.runner import Runner, SplitVersion
+from spcomp.kernels.protocol import Runnable
 from spcomp.notation.explain import explain
 
 
@@ -17,7 +18,7 @@ def explained(
     runner: Runner,
     version: CompiledVersion | SplitVersion,
     arguments: CallArguments,
-    bound: Any = None,
+    bound: Runnable | None = None,
 ) -> str:
     """Return the decisions of *version*, which runs for *arguments* if there are any.
 
@@ -38,7 +39,7 @@ def explained(
     if options.tuned is not None:
         kept = f"{', '.join(stored)} comes in a format that is kept"
         kept = kept if stored else "the arrays of a bound matrix may change"
-        text = f"{getattr(kernel, 'note', f'nothing is chosen: {kept}')}\n{text}"
+        text = f"{kernel.note or f'nothing is chosen: {kept}'}\n{text}"
     if isinstance(version.kernel, Kernel) and (rows := explain_rows(planned, options)):
         text = f"{text}\n{rows}"
     return _on_device(runner, version, arguments, text)
@@ -58,7 +59,7 @@ def _on_device(
             kernel = kernel.version(values, whole=False)
         parts = kernel.known, text, kernel.trace, kernel.explain_launches()
         return "\n".join(part for part in map(str, parts) if part).rstrip()
-    launched = getattr(kernel, "explain_launches", str)()
+    launched = kernel.explain_launches()
     return f"{text}\n{launched}".rstrip() if launched else text
 
 

@@ -12,6 +12,7 @@ from spcomp.kernels.results import Results
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.planned import CompiledVersion
+    from spcomp.kernels.protocol import Runnable
 
 _ndarray = np.ndarray
 
@@ -119,9 +120,9 @@ class FastPath:
                 return result[0] if way.is_number else result
         return NotImplemented
 
-    def news(self, kernel: Any) -> Calls | None:
+    def news(self, kernel: Runnable) -> Calls | None:
         """Return the calls of *kernel* if it has learned some and was not considered; else None."""
-        calls: Calls | None = getattr(kernel, "only_calls", None)
+        calls: Calls | None = kernel.only_calls
         if calls is None or not calls.repeats or calls in self.refused:
             return None
         return None if any(way.calls is calls for way in self.ways) else calls

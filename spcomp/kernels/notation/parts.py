@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from spcomp.errors import FormatError, LoweringError
 from spcomp.formats.library import bsr, dbsr
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from spcomp.kernels.decomposed.choose import ChoosingKernel
     from spcomp.kernels.decomposed.kernel import FormatKernel
     from spcomp.kernels.notation.planned import Planned
+    from spcomp.kernels.protocol import Runnable
     from spcomp.notation.semiring import Semiring
 
 PartFormats: TypeAlias = Mapping[str, ComposableFormat]  # by the names of operands
 LARGEST = 64  # values of a block, of which only one may be an element
 
 
-def format_texts(kernel: Any, stored: PartFormats) -> dict[str, str]:
+def format_texts(kernel: Runnable, stored: PartFormats) -> dict[str, str]:
     """Return the formats of the operands that *kernel* has *stored*, chosen last, as text.
 
     A tuned one chooses for operands that are not *stored* otherwise.
     """
-    chosen = getattr(kernel, "last_chosen", stored)
     return {
         name: f"{stored.get(name, layout)}, iterated as csr"
         if isinstance(layout, Kept)
         else str(layout)
-        for name, layout in chosen.items()
+        for name, layout in (kernel.last_chosen or stored).items()
     }
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
@@ -220,7 +220,7 @@ class Runner:
             return self._named(results)
 
         kernel, arguments = self._kernel_call(version, call)
-        return InnerCall(cast("Runnable", kernel), arguments, deliver)
+        return InnerCall(kernel, arguments, deliver)
 
     def note(
         self, version: CompiledVersion | SplitVersion, bound: BoundArguments = NOTHING_BOUND
@@ -237,9 +237,7 @@ class Runner:
             version = self._renewal(version.planned, call) or version
         return version
 
-    def _kernel_call(
-        self, version: CompiledVersion, call: Call
-    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+    def _kernel_call(self, version: CompiledVersion, call: Call) -> tuple[Runnable, dict[str, Any]]:
         """Return the kernel of *version*, and its arguments in *call*."""
         kernel, bound = self._kernel(version, call)
         named = {
@@ -253,9 +251,7 @@ class Runner:
                     named[name] = as_kernel_argument(call.outputs[name], plan.output.layout)
         return kernel, named
 
-    def _kernel(
-        self, version: CompiledVersion, call: Call
-    ) -> tuple[Callable[..., Any], Collection[str]]:
+    def _kernel(self, version: CompiledVersion, call: Call) -> tuple[Runnable, Collection[str]]:
         """Return the kernel of *version*, and the arguments that it has bound.
 
         It has none bound if a matrix that is stored in parts comes with the call. On a GPU, rows of
@@ -423,17 +419,18 @@ class Runner:
         plain = self._takes_wholes and self._delivery.is_plain(version.planned)
         return plain and version.takes(arguments)
 
-    def chosen(self, version: CompiledVersion, arguments: CallArguments) -> Any:
+    def chosen(self, version: CompiledVersion, arguments: CallArguments) -> Runnable:
         """Return the Kernel of *version*; where arguments decide it, that for *arguments*.
 
         The matrix decides its format, and all of them what a tuner knows. Raises ArgumentError.
         """
-        choose, stored = getattr(version.kernel, "choose", None), version.stored
+        kernel, stored = version.kernel, version.stored
         deciding = [a for a in version.arguments if a.name in stored or not stored]
         known = all(a.source in arguments for a in deciding)
-        if choose is None or not known or (self.scatters.rows and not stored):
-            return version.kernel
-        return choose(**{name: make(arguments[source].value) for name, source, make in deciding})
+        if not kernel.chooses or not known or (self.scatters.rows and not stored):
+            return kernel
+        made = {name: make(arguments[source].value) for name, source, make in deciding}
+        return kernel.choose(**made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,15 @@ class SpecializedKernel(Runnable):
         """The parameters of the kernel, as it takes them."""
         return self.kernel.signature
 
+    @property
+    def note(self) -> str:
+        """Why the kernel is not the default one."""
+        return self.kernel.note
+
+    def explain_launches(self) -> str:
+        """Return what the kernel launches on a GPU."""
+        return self.kernel.explain_launches()
+
     def kernels(self) -> tuple[Runnable, ...]:
         """Return the kernel's own."""
         return self.kernel.kernels()
