@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from string import ascii_letters
 from types import NoneType
@@ -12,9 +11,9 @@ from spcomp.errors import ArgumentError, expect
 from spcomp.formats.format import Format
 from spcomp.kernels.opaque import opaque
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
+from spcomp.notation.subscripts import access_text, implied_result, operands_and_result
 from spcomp.target import Target, environment
 from spcomp.target import target as as_target
-from spcomp.tensors.operators import access_text
 
 if TYPE_CHECKING:
     from spcomp.kernels.notation.kernel import NotationKernel
@@ -54,7 +53,8 @@ def einsum(
         hint = 'it is True, False, "greedy", "optimal" or what numpy.einsum_path returns'
         raise ArgumentError(f"argument optimize: got {optimize!r}", hint=hint)
     expect("subscripts", subscripts, str, "letters", hint='write "ij,jk->ik"')
-    terms = subscripts.replace(" ", "").partition("->")[0].split(",")
+    written = subscripts.replace(" ", "")
+    terms = written.partition("->")[0].split(",")
     if len(terms) != len(operands):
         raise ArgumentError(
             f"argument subscripts: {len(terms)} operands are named, {len(operands)} given"
@@ -63,7 +63,6 @@ def einsum(
     chosen = as_target(target)  # here, as the environment has a say that the cache would miss
     formats = () if format is None else (("out", format),)
     shapes = tuple(tuple(getattr(operand, "shape", ())) for operand in operands)
-    written = subscripts.replace(" ", "")
     broadcast: tuple[tuple[int, ...], ...] = ()
     if "." in written:
         written, broadcast = _spelled(written, shapes)
@@ -82,16 +81,7 @@ def _einsum(
 ) -> NotationKernel:
     from spcomp.kernels.compile import compile as compile_program
 
-    left, arrow, right = subscripts.partition("->")
-    terms = left.split(",")
-    letters = left.replace(",", "")
-    if not re.fullmatch(r"[A-Za-z]*(,[A-Za-z]*)*", left) or not re.fullmatch("[A-Za-z]*", right):
-        raise ArgumentError(
-            f"argument subscripts: got {subscripts!r}", hint='write letters, as "ij,jk->ik"'
-        )
-    result = right if arrow else "".join(sorted(c for c in letters if letters.count(c) == 1))
-    if len(set(result)) < len(result) or not set(result) <= set(letters):
-        raise ArgumentError(f"argument subscripts: {result!r} cannot be the result of {left!r}")
+    terms, result = operands_and_result(subscripts, "subscripts")
     single = broadcast or ((),) * len(terms)
     shown = " * ".join(
         access_text(f"operand{at}", ["0" if k in single[at] else c for k, c in enumerate(term)])
@@ -142,6 +132,5 @@ def _spelled(
         for term, shape in zip(spelled, shapes, strict=True)
     )
     if not arrow:
-        letters = left.replace(".", "").replace(",", "")
-        right = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        right = f"...{implied_result(left)}"
     return f"{','.join(spelled)}->{right.replace('...', names)}", broadcast

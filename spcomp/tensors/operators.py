@@ -19,6 +19,7 @@ from typing import cast as typed
 import numpy as np
 
 from spcomp.errors import ArgumentError
+from spcomp.notation.subscripts import access_text
 from spcomp.target import environment
 from spcomp.tensors.libraries.foreign import is_torch
 
@@ -294,11 +295,6 @@ def _is_operand(arg: Any) -> bool:
 
 def _shape(arg: Any) -> Shape:
     return tuple(getattr(arg, "shape", ()))
-
-
-def access_text(name: str, indices: Sequence[str]) -> str:
-    """Return the text of index notation that reads *name* at *indices*; alone if there are none."""
-    return f"{name}[{', '.join(indices)}]" if indices else name
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:
