@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from spcomp.errors import ArgumentError, ScriptError, Span, expect, nearest_or_all
 from spcomp.ir.expr import CALLS, NUMPY_NAMES
+from spcomp.notation.access import Subscript, access_of, index_set, window_of
 from spcomp.notation.algebra import rebuilt
 from spcomp.notation.implied import refuse_unclear
 from spcomp.notation.inner import is_across, with_inner_hoisted
@@ -28,14 +29,13 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    Vector,
     stored_fault,
     target_fault,
     walk,
 )
-from spcomp.notation.parse import ARITY, EXTREMES, NO_COORDINATES, parse
+from spcomp.notation.parse import ARITY, EXTREMES, parse
 from spcomp.notation.semiring import Semiring
-from spcomp.notation.windows import IndexSet, Part, Window
+from spcomp.notation.windows import IndexSet, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +179,11 @@ class Index(Value):
     def __call__(self, *ends: Any) -> tuple[str, Window | IndexSet]:
         """Return the index over start, stop and step of a dimension, or over a list of it."""
         if len(ends) == 1 and hasattr(ends[0], "__len__") and not isinstance(ends[0], str):
-            return self.name, _index_set(ends[0])
+            return self.name, index_set(ends[0], is_set=isinstance(ends[0], (set, frozenset)))
         if not 1 <= len(ends) <= 3:
             raise ScriptError("a window takes start, stop and step", hint="write i(0, 10, 2)")
-        return self.name, replace(_window(slice(*ends)), counts=True)
+        given = slice(*ends)
+        return self.name, window_of((given.start, given.stop, given.step), counts=True)
 
 
 class Symbol(Value):
@@ -214,57 +215,24 @@ class Symbol(Value):
 
     def _access(self, key: Any) -> Access:
         parts = key if isinstance(key, tuple) and not _is_window(key) else (key,)
-        names: list[str] = []
-        windows: list[Part] = []
-        vectors: list[Vector | None] = []
-        for part in parts:
-            vector = part.term if isinstance(part, Value) else None
-            vectors.append(None)
-            if isinstance(vector, Access):
-                vectors[-1] = Vector(vector.name, vector.rank)
-                if not vector.indices or vector.windows or vector.vectors:
-                    raise ScriptError(f"an index vector is read at plain indices, not {vector}")
-                names += vector.indices
-            elif isinstance(part, Index):
-                names.append(part.name)
-                windows.append(None)
-            elif _is_window(part):
-                names.append(part[0])
-                windows.append(part[1])
-            elif isinstance(part, slice):
-                names.append(f"_{sum(n.startswith('_') for n in names)}")
-                windows.append(_window(part))
-            elif isinstance(part, Integral) and not isinstance(part, bool):
-                windows.append(int(part))
-            else:
-                raise ScriptError(
-                    f"{self.name} has an index that is none: {part!r}",
-                    hint='make indices with i, j = spcomp.indices("i j")',
-                )
-        plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
-        if any(vectors):
-            if not plain:
-                raise ScriptError(f"{self.name} has a part and an index vector, which is too much")
-            return Access(self.name, tuple(names), vectors=tuple(vectors))
-        return Access(self.name, tuple(names), () if plain else tuple(windows))
+        return access_of(self.name, map(self._subscript, parts))
 
-
-def _index_set(numbers: Any) -> IndexSet:
-    coords = sorted(numbers) if isinstance(numbers, (set, frozenset)) else list(numbers)
-    whole = tuple(int(c) for c in coords if isinstance(c, Integral) and not isinstance(c, bool))
-    if len(whole) < len(coords) or min(whole, default=0) < 0:
-        raise ScriptError(NO_COORDINATES)
-    return IndexSet(whole)
-
-
-def _window(part: slice) -> Window:
-    ends = (part.start, part.stop, part.step)
-    if not all(end is None or isinstance(end, Integral) for end in ends):
-        raise ScriptError("the ends of a window are whole numbers")
-    start, stop, step = (None if end is None else int(end) for end in ends)
-    if step == 0:
-        raise ScriptError("the step of a window is not 0")
-    return Window(start, stop, 1 if step is None else step)
+    def _subscript(self, part: Any) -> Subscript:
+        """Return what stands in brackets for one dimension, *part*."""
+        if isinstance(part, Index):
+            return part.name, None
+        if isinstance(part, Value) and isinstance(part.term, Access):
+            return part.term
+        if _is_window(part):
+            return cast("tuple[str, Window | IndexSet]", part)
+        if isinstance(part, slice):
+            return window_of((part.start, part.stop, part.step))
+        if isinstance(part, Integral) and not isinstance(part, bool):
+            return int(part)
+        raise ScriptError(
+            f"{self.name} has an index that is none: {part!r}",
+            hint='make indices with i, j = spcomp.indices("i j")',
+        )
 
 
 def _is_window(part: Any) -> bool:

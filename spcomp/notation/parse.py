@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from spcomp.errors import ScriptError, Span, did_you_mean
 from spcomp.ir.expr import ARITY as CALL_ARITY
 from spcomp.ir.promotion import BINARY_OPS
+from spcomp.notation.access import Subscript, access_of, index_set, window_of
 from spcomp.notation.nodes import (
     REDUCTIONS,
     TYPES,
@@ -23,17 +24,15 @@ from spcomp.notation.nodes import (
     Program,
     Reduce,
     Scalar,
-    Vector,
     stored_fault,
     target_fault,
 )
 from spcomp.notation.text import Text, parse_text
-from spcomp.notation.windows import IndexSet, Part, Window
+from spcomp.notation.windows import IndexSet, Window
 
 _UNARY: dict[type[ast.AST], str] = {ast.USub: "neg", ast.Not: "not", ast.Invert: "~"}
 ARITY = CALL_ARITY | dict.fromkeys((*TYPES, "stored"), 1) | {"where": 3}
 EXTREMES = {"maximum": "max", "minimum": "min"}
-NO_COORDINATES = "the coordinates of an index set are whole numbers from 0 on"
 
 
 def parse(source: str, functions: frozenset[str] = frozenset()) -> Program:
@@ -167,77 +166,45 @@ class _Parser:
             if isinstance(node.value, ast.Subscript) and isinstance(node.value.value, ast.Name):
                 hint = f"write {node.value.value.id}[i, j]"
             raise self.text.error(node, "only a tensor, called by its name, has indices", hint)
-        indices: list[str] = []
-        windows: list[Part] = []
-        vectors: list[Vector | None] = []
-        for part in _parts(node.slice):
-            vectors.append(None)
-            if isinstance(part, ast.Subscript):
-                vector = self._vector(part)
-                vectors[-1] = Vector(vector.name, vector.rank)
-                indices += vector.indices
-                continue
-            slices = sum(name.startswith("_") for name in indices)
-            name, window = self._index(part, slices)
-            indices += [] if name is None else [name]
-            windows.append(window)
-        plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
-        at = self.text.span(node)
-        if any(vectors):
-            if not plain:
-                hint = "read the part in a statement of its own, or give it as an argument"
-                raise self.text.error(node, "a part and an index vector do not go together", hint)
-            return Access(node.value.id, tuple(indices), vectors=tuple(vectors), at=at)
-        return Access(node.value.id, tuple(indices), () if plain else tuple(windows), at=at)
+        parts = (self._index(part) for part in _parts(node.slice))
+        return access_of(node.value.id, parts, self.text.span(node))
 
-    def _vector(self, node: ast.Subscript) -> Access:
-        """Return the index vector that stands for an index."""
-        vector = self._subscript(node)
-        if not vector.indices or vector.windows or vector.vectors:
-            hint = "X[src[e], f], where e is an index; what else is meant, compute before"
-            raise self.text.error(node, "an index vector is read at plain indices", hint)
-        return vector
-
-    def _index(self, part: ast.expr, slices: int) -> tuple[str | None, Part]:
-        """Return the index in *part*, if there is one, and the window that it runs over."""
+    def _index(self, part: ast.expr) -> Subscript:
+        """Return what stands in brackets for one dimension."""
+        if isinstance(part, ast.Subscript):
+            return self._subscript(part)
         if isinstance(part, ast.Name):
             return part.id, None
         if isinstance(part, ast.Slice):
-            ends = (part.lower, part.upper, part.step)
-            return f"_{slices}", self._window(part, ends, ends, counts=False)
+            return self._window(part, (part.lower, part.upper, part.step), counts=False)
         if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.keywords:
             if len(part.args) == 1 and isinstance(part.args[0], ast.List | ast.Set):
                 return part.func.id, self._index_set(part.args[0])
-            return part.func.id, self._window(part, part.args, _ends(part.args), counts=True)
+            if not 1 <= len(part.args) <= 3:
+                raise self.text.error(part, "a window takes start, stop and step")
+            return part.func.id, self._window(part, _ends(part.args), counts=True)
         whole = self._whole(part)
         if whole is None:
             hint = "an index is a name, a part of one, i(0, 10, 2) or i([1, 5]), a slice, a number"
             if any(isinstance(inner, ast.Subscript) for inner in ast.walk(part)):
                 hint = "an index vector stands alone, X[p[i], k]: compute it before"
             raise self.text.error(part, f"{ast.unparse(part)} is no index", hint)
-        return None, whole
+        return whole
 
     def _index_set(self, node: ast.List | ast.Set) -> IndexSet:
         numbers = [self._whole(element) for element in node.elts]
-        coords = [number for number in numbers if number is not None and number >= 0]
-        if len(coords) < len(numbers):
-            raise self.text.error(node, NO_COORDINATES)
-        ordered = sorted({*coords}) if isinstance(node, ast.Set) else coords
-        return IndexSet(tuple(ordered), at=self.text.span(node))
+        return index_set(numbers, is_set=isinstance(node, ast.Set), at=self.text.span(node))
 
-    def _window(
-        self, node: ast.expr, args: Sequence[Any], ends: tuple[Any, Any, Any], *, counts: bool
-    ) -> Window:
-        if not 1 <= len(args) <= 3:
-            raise self.text.error(node, "a window takes start, stop and step")
-        nodes = [None if _is_none(end) else end for end in ends]
-        numbers = [None if end is None else self._whole(end) for end in nodes]
-        if any(n is None and e is not None for n, e in zip(numbers, nodes, strict=True)):
-            raise self.text.error(node, "the ends of a window are whole numbers")
-        step = 1 if numbers[2] is None else numbers[2]
-        if not step:
-            raise self.text.error(node, "the step of a window is not 0")
-        return Window(numbers[0], numbers[1], step, counts, at=self.text.span(node))
+    def _window(self, node: ast.expr, ends: Sequence[ast.expr | None], *, counts: bool) -> Window:
+        numbers = [self._end(end) for end in ends]
+        return window_of(numbers, counts=counts, at=self.text.span(node))
+
+    def _end(self, end: ast.expr | None) -> Any:
+        """Return the number that *end* is; None if nothing is written."""
+        if end is None or (isinstance(end, ast.Constant) and end.value is None):
+            return None
+        whole = self._whole(end)
+        return end if whole is None else whole
 
     def _whole(self, node: ast.expr) -> int | None:
         sign = 1
@@ -303,22 +270,15 @@ def _parts(node: ast.expr) -> list[ast.expr]:
     return list(node.elts) if isinstance(node, ast.Tuple) else [node]
 
 
-def _is_none(end: ast.expr | None) -> bool:
-    return end is None or (isinstance(end, ast.Constant) and end.value is None)
-
-
 def _index_name(part: ast.expr) -> str | None:
     """Return the index that ``i`` or ``i(0, 10)`` in brackets names."""
     name = part.func if isinstance(part, ast.Call) else part
     return name.id if isinstance(name, ast.Name) else None
 
 
-def _ends(args: list[ast.expr]) -> tuple[Any, Any, Any]:
+def _ends(args: Sequence[ast.expr]) -> Sequence[ast.expr | None]:
     """Return start, stop and step of ``i(stop)`` or ``i(start, stop, step)``."""
-    if len(args) == 1:
-        return None, args[0], None
-    first, second, third = (*args, None, None, None)[:3]
-    return (first, second, third) if len(args) <= 3 else (None, None, None)
+    return [None, args[0], None] if len(args) == 1 else [*args, None][:3]
 
 
 def _reduction_fault(name: str, args: Sequence[ast.expr]) -> str:
