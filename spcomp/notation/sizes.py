@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from spcomp.dtypes import int64
 from spcomp.errors import ArgumentError, Span
 from spcomp.ir.expr import Var
-from spcomp.notation.nodes import Access, Assignment, IndexValue, Reduce, accesses, walk
+from spcomp.notation.nodes import Assignment, IndexValue, accesses, walk
 
-Key = tuple[str, int]  # an index and its statement, or a tensor (in brackets) and its dimension
+
+@dataclass(frozen=True, slots=True)
+class IndexOf:
+    """The index *name* of a statement, by its number."""
+
+    name: str
+    statement: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """The dimension *dim* of a *tensor*."""
+
+    tensor: str
+    dim: int
+
+
+Key: TypeAlias = IndexOf | Dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +62,11 @@ class Sizes:
         for at, stmt in enumerate(statements):
             for access in (*accesses(stmt.value), stmt.target):
                 for dim, index in enumerate(access.dimensions):
-                    self._join((index, at), (f"[{access.name}]", dim))
-            self._reserve(stmt, at)
+                    self._join(IndexOf(index, at), Dimension(access.name, dim))
 
     def of(self, index: str) -> Var:
         """Return the length of *index* in the current statement."""
-        root = self._root((index, self.statement))
+        root = self._root(IndexOf(index, self.statement))
         if root not in self._params:
             name = index.strip("_").replace(".", "_") or index
             self._params[root] = Var(self._unique(f"n_{name}"), int64)
@@ -63,23 +80,18 @@ class Sizes:
         """Yield the indices on the left of statements that none of *arguments* has."""
         for at, stmt in enumerate(self._statements):
             for index in stmt.target.indices:
-                tensors = {name for name, _ in self.having(index, at)}
+                tensors = {name for name, _ in self.having(IndexOf(index, at))}
                 if tensors.isdisjoint(arguments):
                     numbers = (t for t in walk(stmt.value) if isinstance(t, IndexValue))
                     place = next((t.at for t in numbers if t.name == index), stmt.target.at)
                     yield Unbound(index, frozenset(tensors), place)
 
-    def having(self, index: str, at: int) -> Iterator[Key]:
-        """Yield the tensors, and their dimensions, that *index* of statement *at* runs over."""
-        root = self._root((index, at))
-        for name, dim in list(self._same):
-            if name.startswith("[") and self._root((name, dim)) == root:
-                yield name[1:-1], dim
-
-    def _reserve(self, stmt: Assignment, at: int) -> None:
-        for term in walk(stmt.value):
-            for index in term.indices if isinstance(term, (Access, Reduce)) else ():
-                self._same.setdefault((index, at), (index, at))
+    def having(self, key: Key) -> Iterator[tuple[str, int]]:
+        """Yield the tensors, and their dimensions, that are as long as *key*."""
+        root = self._root(key)
+        for other in list(self._same):
+            if isinstance(other, Dimension) and self._root(other) == root:
+                yield other.tensor, other.dim
 
     def _root(self, key: Key) -> Key:
         while (above := self._same.setdefault(key, key)) != key:

@@ -23,7 +23,7 @@ from spcomp.notation.nodes import (
 )
 from spcomp.notation.prepare import free_name
 from spcomp.notation.semiring import Semiring
-from spcomp.notation.sizes import Sizes
+from spcomp.notation.sizes import Dimension, IndexOf, Sizes
 
 INDEX_TYPES = ("int32", "int64")
 
@@ -106,7 +106,7 @@ def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[s
     taken = {name for stmt in program.statements for name in _names(stmt)}
     operands: dict[str, tuple[str, str]] = {}  # by vector: the operand, and the index of its rows
     statements: list[Assignment] = []
-    indices: dict[str, tuple[str, int]] = {}  # by operand: the same index, and its statement
+    indices: dict[str, IndexOf] = {}  # by operand: the same index
     for at, stmt in enumerate(program.statements):
         if stmt.target.vectors:
             vector, index = _only_vector(stmt.target)
@@ -116,18 +116,18 @@ def with_scatters(program: Program, semiring: Semiring) -> tuple[Program, dict[s
                     free_name(f"{vector}_row", taken),
                 )
             name, row = operands[vector]
-            indices[name] = row, at
+            indices[name] = IndexOf(row, at)
             stmt = _over_rows(stmt, Access(name, (row, index)), semiring)
         statements.append(stmt)
     sizes = Sizes(statements, str)
     targets = {stmt.target.name for stmt in statements}
     rows: dict[str, Scattered] = {}
     for vector, (name, _) in operands.items():
-        having = [key for key in sizes.having(*indices[name]) if key[0] != name]
+        having = [key for key in sizes.having(indices[name]) if key[0] != name]
         places = tuple(key for key in having if key[0] in targets)
         known = tuple(key for key in having if key[0] not in targets)
         at_vector = _read_at(vector, statements)
-        same = (key for name, dim in at_vector for key in sizes.having(f"[{name}]", dim))
+        same = (key for name, dim in at_vector for key in sizes.having(Dimension(name, dim)))
         read = tuple(dict.fromkeys(key for key in same if key[0] not in targets))
         rows[name] = Scattered(vector, places, known, read)
     return Program(tuple(statements)), rows
