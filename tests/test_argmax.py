@@ -11,7 +11,7 @@ from spcomp.dtypes import float16, float32, int32
 from spcomp.ir.access import Load
 from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import BinOp, Call, Cast, Select, const
-from spcomp.notation.arguments import repeats
+from spcomp.notation.arg_reductions import repeats
 from tests.machines import runnable
 
 EMULATED = "cuda:sm_90,emulate"

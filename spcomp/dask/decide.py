@@ -13,7 +13,7 @@ from spcomp.errors import ArgumentError, ScriptError
 from spcomp.knobs import DASK
 from spcomp.notation.algebra import presence, rebuilt, required, with_reductions
 from spcomp.notation.nodes import (
-    ARGUMENTS,
+    ARG_REDUCTIONS,
     Access,
     Assignment,
     Expr,
@@ -113,7 +113,7 @@ def decide(stmt: Assignment, operands: Operands, semiring: Semiring) -> Stage:
     read = [access for access in accesses(value) if access.indices]
     lengths = _lengths(stmt, read, operands)
     reduce = _direct(value)
-    direct = reduce.indices if reduce is not None and reduce.op not in ARGUMENTS else ()
+    direct = reduce.indices if reduce is not None and reduce.op not in ARG_REDUCTIONS else ()
     indices = []
     for name, length in lengths.items():
         is_free = name in stmt.target.indices
@@ -201,7 +201,7 @@ def _needs(
     reduces = [term for term in walk(value) if isinstance(term, Reduce)]
     found: dict[str, str] = {}
     taken: set[str] = set()
-    for reduce in (term for term in reduces if term.op not in ARGUMENTS):
+    for reduce in (term for term in reduces if term.op not in ARG_REDUCTIONS):
         for by in required(presence(reduce.body, sparse)):
             name = _minor(by, operands[by.name])
             others = [a for a in read if name in a.indices and a.name != by.name]
@@ -275,7 +275,7 @@ def split(stmt: Assignment, operands: Operands, types: Types, taken: set[str]) -
     def is_cut(term: Expr) -> bool:
         return (
             isinstance(term, Reduce)
-            and term.op not in ARGUMENTS
+            and term.op not in ARG_REDUCTIONS
             and any(_chunks(name, read, operands, is_reduced=True) for name in term.indices)
         )
 

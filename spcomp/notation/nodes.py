@@ -22,7 +22,7 @@ REDUCTIONS = {
     "argmax": "argmax",
     "argmin": "argmin",
 }
-ARGUMENTS: dict[str, str] = {"argmax": "max", "argmin": "min"}  # reductions that give a coordinate
+ARG_REDUCTIONS: dict[str, str] = {"argmax": "max", "argmin": "min"}  # which give a coordinate
 TYPES = frozenset(str(t) for t in SCALARS)  # functions that cast, float32(x)
 SYMBOLS = {op: name for name, op in REDUCTIONS.items()}
 _PREFIX = {"neg": "-", "not": "not ", "~": "~"}

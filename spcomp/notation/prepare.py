@@ -9,7 +9,7 @@ from typing import TypeAlias
 from spcomp.errors import ScriptError
 from spcomp.notation.algebra import Windowed, rebuilt
 from spcomp.notation.nodes import (
-    ARGUMENTS,
+    ARG_REDUCTIONS,
     Access,
     Assignment,
     Expr,
@@ -123,7 +123,7 @@ def _check_reduce(term: Reduce, stmt: Assignment) -> None:
     if len(set(term.indices)) < len(term.indices):
         once = ", ".join(dict.fromkeys(term.indices))
         raise ScriptError("an index is reduced twice", term.at, hint=f"write each once: {once}")
-    if term.op in ARGUMENTS and len(term.indices) > 1:
+    if term.op in ARG_REDUCTIONS and len(term.indices) > 1:
         raise ScriptError(f"{term.op} gives the coordinate of one index", term.at)
 
 

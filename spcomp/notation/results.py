@@ -23,7 +23,7 @@ from spcomp.notation.algebra import (
 from spcomp.notation.layout import Layout, dense
 from spcomp.notation.loops import chain, levels, order_indices, too_many_cases
 from spcomp.notation.nodes import (
-    ARGUMENTS,
+    ARG_REDUCTIONS,
     Access,
     Assignment,
     Call,
@@ -344,7 +344,7 @@ def same(a: Layout, b: Layout) -> bool:
 
 def adds_up(value: Expr) -> TypeGuard[Reduce]:
     """Whether *value* can be reduced in place, into the result."""
-    return isinstance(value, Reduce) and value.op not in ARGUMENTS
+    return isinstance(value, Reduce) and value.op not in ARG_REDUCTIONS
 
 
 def core(value: Expr, semiring: Semiring) -> Expr:

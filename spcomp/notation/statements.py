@@ -40,10 +40,10 @@ from spcomp.ir.expr import (
 from spcomp.ir.promotion import Value, implicit, resolve
 from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
-from spcomp.notation.arguments import NOWHERE, repeats, same
+from spcomp.notation.arg_reductions import NOWHERE, repeats, same
 from spcomp.notation.layout import Layout
 from spcomp.notation.loops import Loop, Place, levels
-from spcomp.notation.nodes import ARGUMENTS, Access, accesses
+from spcomp.notation.nodes import ARG_REDUCTIONS, Access, accesses
 from spcomp.notation.plan import Nest, Plan
 from spcomp.notation.results import Keys, Output
 from spcomp.notation.terms import Cond, Terms, condition, number
@@ -113,7 +113,7 @@ class Scope:
             scope = Scope(self.emitter, temp.nest, self, temp.depth)
             value = scope.prepare()
             dtype = bool_ if temp.nest.op in ("and", "or") else number(value).dtype
-            if temp.nest.op in ARGUMENTS:
+            if temp.nest.op in ARG_REDUCTIONS:
                 dtype = int64
             buffer = Buffer(self.emitter.unique(temp.name), None, (ONE,), dtype, "local")
             self.temps[temp.name] = buffer
@@ -232,12 +232,12 @@ class Scope:
     def reduction(self, buffer: Buffer) -> Stmt:
         """Return the statement that computes the scalar *buffer*."""
         nest = self.nest
-        if nest.op in ARGUMENTS:
-            return self._argument(buffer, typed("Combiner", ARGUMENTS[nest.op]))
+        if nest.op in ARG_REDUCTIONS:
+            return self._arg_reduction(buffer, typed("Combiner", ARG_REDUCTIONS[nest.op]))
         start = Store(buffer, (ZERO,), identity(typed("Combiner", nest.op), buffer.dtype))
         return seq(start, self.build(SCALAR, buffer))
 
-    def _argument(self, buffer: Buffer, op: Combiner) -> Stmt:
+    def _arg_reduction(self, buffer: Buffer, op: Combiner) -> Stmt:
         """Return the search for the least coordinate of the best value; -1 if there is none."""
         value = resolve(self.value)
         name = self.emitter.unique(f"{buffer.name}_best")

@@ -13,7 +13,7 @@ from spcomp.ir.expr import Var, const
 from spcomp.ir.promotion import Value, implicit, resolve
 from spcomp.notation.algebra import addends, rebuilt
 from spcomp.notation.nodes import (
-    ARGUMENTS,
+    ARG_REDUCTIONS,
     Access,
     Assignment,
     Call,
@@ -139,7 +139,7 @@ class Types:
     def _reduced(self, term: Reduce) -> DType:
         if term.op in ("and", "or"):
             return bool_
-        return int64 if term.op in ARGUMENTS else resolve(number(self._value(term.body))).dtype
+        return int64 if term.op in ARG_REDUCTIONS else resolve(number(self._value(term.body))).dtype
 
 
 def in_type(term: Expr, dtype: DType) -> Expr:
