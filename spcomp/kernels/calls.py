@@ -33,7 +33,7 @@ Entry: TypeAlias = Callable[[dict[str, Any]], Any]  # made by runtime.replay.ent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class LearnedCall:
     """A way to repeat a call: *entry* runs *code* as *plan* says."""
 
     entry: Entry
@@ -61,7 +61,7 @@ class Calls:
     ) -> None:
         self.only = face.outputs[0].name if len(face.outputs) == 1 else None
         self.face, self.name, self.full = face, name, full
-        self.repeats: tuple[Repeat, ...] = ()
+        self.repeats: tuple[LearnedCall, ...] = ()
         self.counts: dict[Kind, int] = {}
 
     def run(self, out: Any, named: dict[str, Any]) -> Any:
@@ -116,9 +116,9 @@ class Calls:
             say(self.name, f"call {count} of a kind takes the full way, as others will: {plan}")
         elif (entry := make(plan, record.code)) is not None:
             say(self.name, f"call {count} of a kind is learned: the next goes straight to its code")
-            self._prefer(Repeat(_wrapped(entry, record), plan, record.code))
+            self._prefer(LearnedCall(_wrapped(entry, record), plan, record.code))
 
-    def _prefer(self, repeat: Repeat) -> None:
+    def _prefer(self, repeat: LearnedCall) -> None:
         others = tuple(other for other in self.repeats if other is not repeat)
         self.repeats = (repeat, *others[: MAX_PLANS - 1])
 

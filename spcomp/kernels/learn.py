@@ -29,7 +29,7 @@ from spcomp.runtime.replay.entry import reach, width
 from spcomp.runtime.replay.plan import Instruction, Plan, Words
 from spcomp.schedule.steps.sharing.hubs import longest_row
 from spcomp.tensors.checks import TABLES, Apart, Condition, Coordinates, Distinct, Element, Pointers
-from spcomp.tensors.storage import Source
+from spcomp.tensors.storage import AttributeNames
 
 if TYPE_CHECKING:
     from spcomp.ir.expr import Expr, Var
@@ -278,7 +278,7 @@ class _Transcript:
             return
         plan, storage = self.frame.arguments[name]
         source = storage.source
-        assert isinstance(source, Source)
+        assert isinstance(source, AttributeNames)
         if source.values:
             self.plan.add(Op.TYPED, k, type(arg))
         if source.extents:

@@ -15,7 +15,7 @@ from spcomp.ir.program import CoordFunc
 from spcomp.ir.promotion import Value
 from spcomp.ir.stmt import Stmt, seq
 from spcomp.notation.layout import LOOSE, Layout, Operand
-from spcomp.notation.loops import Place
+from spcomp.notation.loops import OperandLevel
 from spcomp.notation.nodes import Access
 from spcomp.notation.plan import Plan
 from spcomp.notation.results import Keys, Output
@@ -154,7 +154,7 @@ class Emitter:
                 shifted=kind.name == "offset",
                 hashed=kind.name == "hashed",
             )
-            self.axes[Place(name, level)] = axis
+            self.axes[OperandLevel(name, level)] = axis
             axes.append(axis)
         return tuple(axes)
 
@@ -191,7 +191,7 @@ class Emitter:
         length, idtype = self.sizes.of(names[-1]), output.layout.idtype
         ordered = output.layout.kinds[-1].ordered
         last = Axis(wish, "sparse_variable", length, above[-1], idtype=idtype, sorted=ordered)
-        self.axes[Place(target.name, len(names) - 1)] = last
+        self.axes[OperandLevel(target.name, len(names) - 1)] = last
         return (*above, last)
 
     def _outer(self, target: Access, like: Access, count: int) -> tuple[Axis, ...]:
@@ -199,7 +199,7 @@ class Emitter:
         extra = 0 if self.layouts[like.name].is_rooted else 1
         axes = self.buffer(like).axes[: count + extra]
         for level, axis in enumerate(axes[extra:]):
-            self.axes.setdefault(Place(target.name, level), axis)
+            self.axes.setdefault(OperandLevel(target.name, level), axis)
         return axes
 
     def _key_axes(self, target: Access, keys: Keys) -> tuple[Axis, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from spcomp.notation.algebra import ALWAYS
 from spcomp.notation.layout import Layout, Operand, has_slots
-from spcomp.notation.loops import Loop, Place
+from spcomp.notation.loops import Loop, OperandLevel
 from spcomp.notation.nodes import Op, accesses
 from spcomp.notation.plan import Nest, Plan
 from spcomp.notation.semiring import Semiring
@@ -79,5 +79,5 @@ def _domain(loop: Loop) -> str:
     return f"{loop.kind}({', '.join(parts)})"
 
 
-def _place(place: Place) -> str:
+def _place(place: OperandLevel) -> str:
     return f"level {place.level} of {place.name}"

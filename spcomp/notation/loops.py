@@ -16,7 +16,7 @@ from spcomp.notation.layout import LOOSE, Layout, is_located
 from spcomp.notation.nodes import Access
 
 DomainKind: TypeAlias = Literal["dense", "one", "union", "intersect", "along"]
-Ways: TypeAlias = Mapping[Access, "Place | None"]
+Ways: TypeAlias = Mapping[Access, "OperandLevel | None"]
 _ONLY = "nothing else can be present"
 TABLES = frozenset({"hashed"})
 MOST_ALONG = 2  # cursors beside a dense loop
@@ -24,7 +24,7 @@ MOST_CASES = 20  # of a merge and the merges in its cases
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperandLevel:
     """A level of a sparse operand."""
 
     name: str
@@ -42,8 +42,8 @@ class Loop:
 
     index: str
     kind: DomainKind
-    parts: tuple[Place, ...] = ()
-    to: tuple[Place | None, ...] = ()
+    parts: tuple[OperandLevel, ...] = ()
+    to: tuple[OperandLevel | None, ...] = ()
     why: str = ""
 
 
@@ -53,13 +53,13 @@ class Walk:
 
     layouts: Mapping[str, Layout]
     loops: dict[str, Loop] = field(default_factory=dict)
-    over: dict[str, frozenset[Place]] = field(default_factory=dict)
+    over: dict[str, frozenset[OperandLevel]] = field(default_factory=dict)
 
     def inside(self) -> Walk:
         """Return a copy, for the loops of an inner reduction."""
         return Walk(self.layouts, dict(self.loops), dict(self.over))
 
-    def missing(self, access: Access) -> list[Place]:
+    def missing(self, access: Access) -> list[OperandLevel]:
         """Return the levels of *access* that may not store the current coordinates."""
         return [
             place
@@ -87,7 +87,7 @@ class Walk:
         self.loops[index], self.over[index] = loop, frozenset()
         return loop
 
-    def _levels(self, access: Access) -> list[tuple[str, str, Place]]:
+    def _levels(self, access: Access) -> list[tuple[str, str, OperandLevel]]:
         return levels(access, self.layouts[access.name])
 
     def _choose(self, index: str, formula: Presence, usable: Ways) -> Loop:
@@ -133,7 +133,7 @@ class Walk:
         """Whether *access* has *index* in a level of *kinds*, whose coordinates have no order."""
         return any(name == index and kind in kinds for name, kind, _ in self._levels(access))
 
-    def _place(self, access: Access, index: str) -> Place:
+    def _place(self, access: Access, index: str) -> OperandLevel:
         places = ((name, place) for name, kind, place in self._levels(access) if kind != "dense")
         return next(place for name, place in places if name == index)
 
@@ -142,7 +142,7 @@ class Walk:
         ways = {access: self._way(access, index) for access in accesses}
         return {access: way for access, way in ways.items() if not isinstance(way, bool)}
 
-    def _way(self, access: Access, index: str) -> Place | Literal[False] | None:
+    def _way(self, access: Access, index: str) -> OperandLevel | Literal[False] | None:
         """Return what the level of *index* attaches to: None: its parent's loop; False: nothing."""
         own_levels = self._levels(access)
         names = [name for name, _, _ in own_levels]
@@ -188,10 +188,10 @@ def too_many_cases(parts: int, depth: int) -> bool:
     return cases > MOST_CASES
 
 
-def levels(access: Access, layout: Layout) -> list[tuple[str, str, Place]]:
+def levels(access: Access, layout: Layout) -> list[tuple[str, str, OperandLevel]]:
     """Return the index, kind and place of each level of an operand, the outermost first."""
     return [
-        (access.indices[dim], kind, Place(access.name, level))
+        (access.indices[dim], kind, OperandLevel(access.name, level))
         for level, (kind, dim) in enumerate(zip(layout.levels, layout.order, strict=True))
     ]
 

@@ -42,7 +42,7 @@ from spcomp.ir.stmt import Alloc, If, Let, Stmt, Store, seq
 from spcomp.notation.algebra import Both, Either, Presence, Stored
 from spcomp.notation.arg_reductions import NOWHERE, repeats, same
 from spcomp.notation.layout import Layout
-from spcomp.notation.loops import Loop, Place, levels
+from spcomp.notation.loops import Loop, OperandLevel, levels
 from spcomp.notation.nodes import ARG_REDUCTIONS, Access, accesses
 from spcomp.notation.plan import Nest, Plan
 from spcomp.notation.results import Keys, Output
@@ -353,7 +353,7 @@ class Scope:
             for index in self.nest.target.indices
         )
 
-    def _like(self, output: Output) -> list[tuple[str, str, Place]]:
+    def _like(self, output: Output) -> list[tuple[str, str, OperandLevel]]:
         assert output.like is not None
         return levels(output.like, self.emitter.layouts[output.like.name])
 

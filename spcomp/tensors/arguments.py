@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from spcomp.tensors.libraries.scipy import (
     scipy_holds,
     scipy_of_arrays,
 )
-from spcomp.tensors.storage import CONVERTED, Source, Storage, Style, is_parts
+from spcomp.tensors.storage import CONVERTED, AttributeNames, Storage, Style, is_parts
 from spcomp.tensors.tensor import Level, Tensor
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 COMPLEX = "there are no complex numbers here: compute with .real and .imag"
 LARGE = 1 << 15  # elements from which it pays to convert in parallel
-ITSELF, TENSOR = Source(), Source("values", same=("_levels", "_shape"))
-COMPRESSED = Source("data", "indptr", "indices", extents="shape")  # csr and bsr of scipy
-ORDERED = Source("data", "indptr", "indices", ("has_canonical_format",), "shape")  # trusts scipy
+ITSELF, TENSOR = AttributeNames(), AttributeNames("values", same=("_levels", "_shape"))
+COMPRESSED = AttributeNames("data", "indptr", "indices", extents="shape")  # csr and bsr of scipy
+ORDERED = replace(COMPRESSED, same=("has_canonical_format",))  # trusts scipy
 _LAYOUT_NAMES = {"csr": "a csr array", "bsr": "a bsr array", "dense": "a dense array"}
 
 
@@ -282,7 +283,7 @@ def _compressed(arg: Any, matrix: Any, plan: BufferPlan, style: Style, *, verify
         indptr, count = matrix.indptr, int(matrix.indptr[-1])
         indices, data = matrix.indices[:count], matrix.data[:count]
     values = as_values(plan, data) if plan.handle else None
-    source: Source | str = COMPRESSED if verify else ORDERED
+    source: AttributeNames | str = COMPRESSED if verify else ORDERED
     as_it_is = matrix is arg and whole and (values is None or values is data)
     if not as_it_is or not _is_read(arg, plan.axes[1]):
         source, checks = CONVERTED, ()

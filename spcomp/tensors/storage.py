@@ -15,7 +15,7 @@ Style: TypeAlias = Literal["array", "matrix", "tensor", "raw"]  # of a result
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AttributeNames:
     """The names of the attributes of an argument that hold its arrays.
 
     *values* "": the argument is the array. *indptr* and *indices* "": its index arrays never
@@ -48,7 +48,7 @@ class Storage(NamedTuple):
     levels: tuple[Level | None, ...] | None = None
     style: Style = "raw"
     checked: bool = False
-    source: Source | str = CONVERTED
+    source: AttributeNames | str = CONVERTED
     checks: tuple[Condition, ...] = ()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from spcomp.kernels.calls import MAX_PLANS, Calls, Repeat
+from spcomp.kernels.calls import MAX_PLANS, Calls, LearnedCall
 from spcomp.kernels.results import Results
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class Way(NamedTuple):
 class Straight(NamedTuple):
     """The call that was repeated last: how, the name of the only output, and the way."""
 
-    repeat: Repeat
+    repeat: LearnedCall
     only: Any  # str or None
     version: CompiledVersion
     taken: tuple[Taken, ...]
     is_number: bool
 
 
-class Latest(Protocol):
+class VersionHolder(Protocol):
     """What knows the version that ran last: a program, or one with arguments bound."""
 
     latest: Any  # a version of the runner, which stands above
@@ -68,7 +68,7 @@ class FastPath:
 
     __slots__ = ("places", "refused", "straight", "ways")
 
-    def __init__(self, *places: Latest) -> None:
+    def __init__(self, *places: VersionHolder) -> None:
         self.places = places
         self.ways: tuple[Way, ...] = ()
         self.straight: Straight | None = None
