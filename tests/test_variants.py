@@ -89,7 +89,7 @@ def test_what_serves_all_extents_is_lowered_when_a_call_needs_it(fresh_memory):
         b = np.arange(30.0 * feat).reshape(30, feat)
         np.testing.assert_allclose(kernel(A=a, B=b), a @ b)
         general = next(iter(fresh_memory.values()))
-        assert ("_lowered_later" in vars(general)) == lowered
+        assert ("_lowered" in vars(general)) == lowered
         assert general.given is None
     assert "parallel('i')" in str(kernel.trace)
 

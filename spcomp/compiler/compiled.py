@@ -82,7 +82,7 @@ class Compiled:
                 return cached
         target = backend_of(options.target.kind).resolve(options.target)
         waits = may_wait and _can_wait(program, options, target)
-        lowered = None if waits else _lowered(program, options, target, key)
+        lowered = None if waits else _load_or_lower(program, options, target, key)
         order_needed = lowered.result.order_needed if lowered else frozenset()
         face = interface(as_module(program, options.constants).source, order_needed)
         compiled = cls(program, options, target, face, lowered)
@@ -93,18 +93,16 @@ class Compiled:
         return compiled
 
     @cached_property
-    def _lowered_later(self) -> Lowered:
-        key = _key(self.program, self.options)
-        return _lowered(self.program, self.options, self.target, key)
-
-    @property
     def _lowered(self) -> Lowered:
-        return self.given or self._lowered_later
+        if self.given is not None:
+            return self.given
+        key = _key(self.program, self.options)
+        return _load_or_lower(self.program, self.options, self.target, key)
 
     @cached_property
     def stages(self) -> Stages:
         """The program at every level; lowers it now if that has not happened yet."""
-        return self._lowered.stages or _lower(self.program, self.options, self.target)
+        return self._lowered.stages or _lower_to_flat(self.program, self.options, self.target)
 
     @property
     def trace(self) -> Trace:
@@ -320,7 +318,9 @@ class Lowered:
     seconds: Mapping[str, float]
 
 
-def _lowered(program: Any, options: Options, target: Target, key: tuple[object, ...]) -> Lowered:
+def _load_or_lower(
+    program: Any, options: Options, target: Target, key: tuple[object, ...]
+) -> Lowered:
     """Return *program* lowered, by an earlier process, which saved it for *key*, or now."""
     from spcomp.compiler import saved
 
@@ -329,7 +329,7 @@ def _lowered(program: Any, options: Options, target: Target, key: tuple[object, 
         say(_title(program, options), "lowered by an earlier process, read from the cache on disk")
         return Lowered(None, result, {})
     with collect_warnings() as warnings:
-        stages = _lower(program, options, target)
+        stages = _lower_to_flat(program, options, target)
     seconds = {**stages.timings, "lower": perf_counter() - begin}
     how = {"fast_math": options.fast_math, "debug": options.debug}
     flat = stages.flat
@@ -360,7 +360,7 @@ def _title(program: Any, options: Options) -> str:
     return f"{_source(program).name}" + (f" ({', '.join(known)})" if known else "")
 
 
-def _lower(program: Any, options: Options, target: Target) -> Stages:
+def _lower_to_flat(program: Any, options: Options, target: Target) -> Stages:
     from spcomp.compiler.pipeline import lower
 
     trusted = options.check == "off"

@@ -15,7 +15,7 @@ from spcomp.ir.arith.bounds import dtype_range
 from spcomp.ir.expr import Const, Expr, Var
 from spcomp.ir.visitor import walk
 from spcomp.tensors import checks
-from spcomp.tensors.arguments import convert, index_values, raw_values
+from spcomp.tensors.arguments import index_storage_of, raw_storage_of, storage_of
 from spcomp.tensors.device_tensor import DeviceTensor
 from spcomp.tensors.libraries.foreign import bridge, is_torch
 from spcomp.tensors.storage import Storage, Style
@@ -161,12 +161,12 @@ class Frame:
     def _storage(self, plan: BufferPlan, arg: Any, *, verify: bool, raw: bool) -> Storage:
         """Return *arg* taken apart for the buffer of *plan*."""
         if raw:
-            return raw_values(plan, arg)
-        return convert(arg, plan, verify=verify, any_shape=self.interface.any_shape)
+            return raw_storage_of(plan, arg)
+        return storage_of(arg, plan, verify=verify, any_shape=self.interface.any_shape)
 
     def _index_storage(self, handle: str, arg: Any, *, verify: bool) -> Storage:  # noqa: ARG002
         """Return *arg* taken apart for the index array *handle*."""
-        return index_values(handle, self.interface.index_of[handle][0].idtype, arg)
+        return index_storage_of(handle, self.interface.index_of[handle][0].idtype, arg)
 
     def _scalar(self, name: str, arg: Any) -> None:
         dtype = self.interface.scalars[name]

@@ -37,13 +37,13 @@ ORDERED = replace(COMPRESSED, same=("has_canonical_format",))  # trusts scipy
 _LAYOUT_NAMES = {"csr": "a csr array", "bsr": "a bsr array", "dense": "a dense array"}
 
 
-def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False) -> Storage:
+def storage_of(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False) -> Storage:
     """Return *arg* as the storage of the buffer of *plan*.
 
     *verify*: check index arrays in full, else only their sizes. Raises ArgumentError.
     """
     if is_parts(arg) and plan.role == "in":
-        storage = convert(arg.whole(), plan, verify=verify, any_shape=any_shape)
+        storage = storage_of(arg.whole(), plan, verify=verify, any_shape=any_shape)
         return storage._replace(source=CONVERTED, checks=())
     from_scipy = not isinstance(arg, np.ndarray) and is_scipy(arg)
     if any_shape and (from_scipy or isinstance(arg, Tensor)):
@@ -72,7 +72,7 @@ def convert(arg: Any, plan: BufferPlan, *, verify: bool, any_shape: bool = False
     return _bare(arg, values)
 
 
-def raw_values(plan: BufferPlan, arg: Any) -> Storage:
+def raw_storage_of(plan: BufferPlan, arg: Any) -> Storage:
     """Return the array *arg*, of any shape, as the storage of *plan*; raises ArgumentError."""
     if not isinstance(arg, np.ndarray):
         raise ArgumentError(f"argument {plan.handle}: got {type(arg).__name__}, expected an array")
@@ -81,7 +81,7 @@ def raw_values(plan: BufferPlan, arg: Any) -> Storage:
     return _bare(arg, as_values(plan, arg))
 
 
-def index_values(handle: str, idtype: np.dtype[Any], arg: Any) -> Storage:
+def index_storage_of(handle: str, idtype: np.dtype[Any], arg: Any) -> Storage:
     """Return *arg* as the storage of the index array *handle*; raises ArgumentError."""
     if not isinstance(arg, np.ndarray):
         raise ArgumentError(f"argument {handle}: got {type(arg).__name__}, expected an array")

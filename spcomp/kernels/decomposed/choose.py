@@ -19,7 +19,7 @@ from spcomp.kernels.decomposed.latest import Latest, identity_of
 from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import Lock
-from spcomp.tensors.arguments import convert
+from spcomp.tensors.arguments import storage_of
 from spcomp.tensors.parts.parts import Parts, no_pattern
 
 MOST = 32  # choices of formats that a Kernel keeps compiled
@@ -63,7 +63,7 @@ def _chosen(name: str, layout: ComposableFormat, face: Interface, matrix: Any) -
         return layout
     if isinstance(matrix, Parts):
         return matrix.format
-    storage = convert(matrix, face.by_name[name], verify=False)
+    storage = storage_of(matrix, face.by_name[name], verify=False)
     level = storage.levels[1] if storage.levels is not None else None
     if level is None or level.indptr is None or storage.shape is None:
         raise no_pattern(name)

@@ -22,7 +22,7 @@ from spcomp.locks import cached_property
 from spcomp.passes.decompose.decompose_formats import decompose as decompose_func
 from spcomp.passes.decompose.decompose_formats import without_unused
 from spcomp.passes.decompose.decompose_parts import Part
-from spcomp.tensors.arguments import convert
+from spcomp.tensors.arguments import storage_of
 from spcomp.tensors.checks import private
 from spcomp.tensors.libraries.scipy import is_scipy
 from spcomp.tensors.parts.parts import Parts as Parts
@@ -254,7 +254,7 @@ class FormatKernel(Runnable):
                 return arg.with_order() if self._beside.companions else arg
             arg = arg.whole()
         verify = self.kernel._options.check != "off"  # noqa: SLF001
-        storage = convert(arg, plan, verify=verify)
+        storage = storage_of(arg, plan, verify=verify)
         refuse_repeated(name, arg, storage)
         rules = [part.rule for part in self.program.parts[name]]
         buffer = _buffer(self.program.source, name)

@@ -21,7 +21,7 @@ from spcomp.formats.sliced import SlicedDiagonal, Slices
 from spcomp.ir.analysis.sizes import evaluate, solve
 from spcomp.ir.axis import Axis, SparseBuffer
 from spcomp.ir.expr import Expr, Var
-from spcomp.tensors.arguments import convert
+from spcomp.tensors.arguments import storage_of
 from spcomp.tensors.checks import as_index
 from spcomp.tensors.conversions.elements import elements_of, from_arrays
 from spcomp.tensors.conversions.levels import build
@@ -330,7 +330,7 @@ def put_in_parts(x: Tensor, dtype: DType, layout: ComposableFormat) -> Parts:
     """
     refuse_rank(layout, len(x.shape))
     buffer, plan = _declared(len(x.shape), dtype, x.layout.idtype)
-    storage = convert(x, plan, verify=False)
+    storage = storage_of(x, plan, verify=False)
     refuse_repeated(buffer.name, x, storage)
     level = x.levels[1]
     assert level is not None
