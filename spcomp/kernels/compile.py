@@ -168,8 +168,9 @@ def _tuner(tuned: Any, program: Any, options: Options, *, is_notation: bool) -> 
 
 
 def _refuse_notation(**options: Any) -> None:
-    for name in (name for name, value in options.items() if value is not None):
-        raise ArgumentError(f"argument {name}: is for index notation only")
+    for name, value in options.items():
+        if value is not None:
+            raise ArgumentError(f"argument {name}: is for index notation only")
 
 
 def _kernel(program: Any, options: Options) -> Kernel | FormatKernel | ChoosingKernel:

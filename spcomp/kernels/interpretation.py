@@ -13,7 +13,7 @@ from spcomp.kernels.results import collect, result_wraps
 from spcomp.runtime import host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from spcomp.arrays import Array
     from spcomp.compiler.compiled import Compiled
@@ -146,12 +146,7 @@ def _difference(name: str, got: Array, want: Array, *, bits: bool) -> Difference
         finite = np.abs(want[np.isfinite(want)])
         least = tolerance * float(finite.max(initial=0))
         differs = ~np.isclose(got, want, rtol=tolerance, atol=least, equal_nan=True)
-    for index in _first(differs):
-        return Difference(name, index, got[index].item(), want[index].item())
-    return None
-
-
-def _first(differs: Array) -> Iterator[tuple[int, ...]]:
-    """Yield the index of the first element that is true, if there is one."""
-    if differs.any():
-        yield tuple(int(k) for k in np.unravel_index(int(np.argmax(differs)), differs.shape))
+    if not differs.any():
+        return None
+    index = tuple(int(k) for k in np.unravel_index(int(np.argmax(differs)), differs.shape))
+    return Difference(name, index, got[index].item(), want[index].item())

@@ -222,7 +222,8 @@ class Kernel(Runnable):
     @property
     def known(self) -> str:
         """What was seen in the data that this version is for, as a line; empty if nothing was."""
-        return f"data: {self._options.facts or ''}".removesuffix("data: ")
+        facts = str(self._options.facts or "")
+        return f"data: {facts}" if facts else ""
 
     def kernels(self) -> tuple[Kernel, ...]:
         """Return this Kernel."""

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 COMPILED = "it is compiled already: give the text, or the function, that it was compiled from"
 
 
-def as_it_is(result: Any) -> Any:
-    """Return *result*."""
-    return result
+def as_it_is(value: Any) -> Any:
+    """Return *value*."""
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 from spcomp.arrays import Array
 from spcomp.codegen.abi import bfloat16_bits
 from spcomp.errors import ArgumentError, OutOfMemoryError, warn
+from spcomp.kernels.protocol import as_it_is
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_attributes
 from spcomp.tensors.tensor import Level, Tensor
 
@@ -148,7 +149,7 @@ class Wrap(NamedTuple):
     def found(self) -> Callable[[Any], Any] | None:
         """Return what finds the pattern in arguments like *owner*; None: not all of it is there."""
         if self.look != "tensor":
-            return lambda owner: owner
+            return as_it_is
         if not isinstance(self.owner, Tensor):
             return None
         known = [None if level is None else _arrays(level) for level in self.owner.levels]

@@ -354,11 +354,12 @@ def with_numbers(program: Program, constants: Mapping[str, int | float]) -> Prog
     numbers = dict.fromkeys(
         t.name for t in terms if isinstance(t, Scalar) and t.name not in assigned
     )
-    for name in (name for name in constants if name not in numbers):
-        raise ArgumentError(
-            f"argument constants: the program has no number {name!r}",
-            hint=nearest_or_all(name, numbers),
-        )
+    for name in constants:
+        if name not in numbers:
+            raise ArgumentError(
+                f"argument constants: the program has no number {name!r}",
+                hint=nearest_or_all(name, numbers),
+            )
 
     def rewrite(term: Expr) -> Expr:
         if isinstance(term, Scalar) and term.name in constants:

@@ -69,13 +69,25 @@ or_and = Semiring("or", "and", False, True)
 plus_pair = Semiring("+", "pair", 0, 1)
 min_first = Semiring("min", "first", math.inf)
 min_second = Semiring("min", "second", math.inf)
-BUILT_IN = {name: value for name, value in sorted(globals().items()) if isinstance(value, Semiring)}
+BUILT_IN = {
+    "max_min": max_min,
+    "max_plus": max_plus,
+    "max_times": max_times,
+    "min_first": min_first,
+    "min_max": min_max,
+    "min_plus": min_plus,
+    "min_second": min_second,
+    "min_times": min_times,
+    "or_and": or_and,
+    "plus_pair": plus_pair,
+    "plus_times": plus_times,
+}
 
 
 def as_semiring(semiring: Semiring | str) -> Semiring:
     """Return *semiring*, or the built-in one of that name; raises ArgumentError for another."""
     value = BUILT_IN.get(semiring) if isinstance(semiring, str) else semiring
     if not isinstance(value, Semiring):
-        names = ", ".join(name for name in BUILT_IN if name.islower())
+        names = ", ".join(BUILT_IN)
         raise ArgumentError(f"argument semiring: got {semiring!r}", hint=f"built in are {names}")
     return value

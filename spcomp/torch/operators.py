@@ -370,8 +370,9 @@ def _operator(program: Any, formats: dict[str, str], sizes: dict[str, int]) -> O
     operator = Operator(compile_program(kernel.program, formats=wide), sparse, sizes)
     flat = [f"{name}_{part}" if part else name for name, part in operator.flat_names()]
     taken = ("grads", "wrt", *(["sizes"] if sizes else []))
-    for name in (name for name in flat if flat.count(name) > 1 or name in taken):
-        raise ArgumentError(f"argument program: an operator cannot have an operand {name}")
+    for name in flat:
+        if flat.count(name) > 1 or name in taken:
+            raise ArgumentError(f"argument program: an operator cannot have an operand {name}")
     operator.refuse_assembled()
     return operator
 

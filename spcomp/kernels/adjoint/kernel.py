@@ -51,11 +51,12 @@ class AdjointKernel(Runnable):
         self._versions: dict[object, Version] = {}
         self._last: Version | None = None
         known = {*self.arguments, *adjoint.saves, *adjoint.recomputes, *adjoint.names.values()}
-        for name in (name for name in formats if name not in known):
-            raise ArgumentError(
-                f"argument formats: {name} is no tensor of {self.name}",
-                hint=nearest_or_all(name, sorted(known)),
-            )
+        for name in formats:
+            if name not in known:
+                raise ArgumentError(
+                    f"argument formats: {name} is no tensor of {self.name}",
+                    hint=nearest_or_all(name, sorted(known)),
+                )
 
     @property
     def formats(self) -> Formats:
@@ -160,12 +161,13 @@ class AdjointKernel(Runnable):
 
     def _check_names(self, named: Mapping[str, Any]) -> None:
         known = {*self.arguments, *self.adjoint.saves}
-        for name in (name for name in named if name not in known):
-            hint = f"its arguments are {', '.join(self.arguments)}"
-            result = name.removeprefix("grad_")
-            if result != name and result in prepare(self.adjoint.forward).results:
-                hint = f"{result} does not depend on {', '.join(self.adjoint.wrt)}; {hint}"
-            raise ArgumentError(f"unexpected argument {name} of {self.name}", hint=hint)
+        for name in named:
+            if name not in known:
+                hint = f"its arguments are {', '.join(self.arguments)}"
+                result = name.removeprefix("grad_")
+                if result != name and result in prepare(self.adjoint.forward).results:
+                    hint = f"{result} does not depend on {', '.join(self.adjoint.wrt)}; {hint}"
+                raise ArgumentError(f"unexpected argument {name} of {self.name}", hint=hint)
 
     def version(self, named: Mapping[str, Any], bound: Collection[str] = ()) -> Version:
         """Return the version for arguments like *named*; raises ArgumentError.

@@ -22,6 +22,7 @@ from spcomp.kernels.notation.stored import (
     stored,
     values_of,
 )
+from spcomp.kernels.protocol import as_it_is
 from spcomp.notation.layout import (
     Layout,
     Operand,
@@ -219,10 +220,6 @@ def as_number(name: str, argument: Argument, dtype: DType) -> Argument:
     return replace(argument, adapt=lambda arg: number_of(name, arg, dtype))
 
 
-def _identity(arg: Any) -> Any:
-    return arg
-
-
 def _then(first: Adapt, second: Adapt) -> Adapt:
     return lambda arg: second(first(arg))
 
@@ -255,7 +252,7 @@ def _scalar(name: str, arg: Any) -> Argument:
         return Argument(Operand(dense(0), type_of(name, arg.dtype)), np.generic.item)
     for python, dtype in ((bool, bool_), (int, int64), (float, float64)):
         if isinstance(arg, python):
-            return Argument(Operand(dense(0), dtype, weak=True), _identity)
+            return Argument(Operand(dense(0), dtype, weak=True), as_it_is)
     rank = len(getattr(arg, "shape", ()))
     raise ArgumentError(
         f"argument {name}: got {type(arg).__name__}, expected a number",
@@ -299,7 +296,7 @@ def _on_gpu(name: str, arg: Any, wanted: Layout | None) -> Argument:
     """
     dtype = type_of(name, SimpleNamespace(name=str(arg.dtype).removeprefix("torch.")))
     layout: Layout = dense(len(arg.shape))
-    make: Adapt = _identity
+    make: Adapt = as_it_is
     converts = False
     if isinstance(arg, DeviceTensor):
         layout, make = _slots(arg), DeviceTensor.in_order
@@ -357,7 +354,7 @@ def _array(name: str, arg: Any, wanted: Layout | None) -> Argument:
     if arg.flags.f_contiguous and not arg.flags.c_contiguous:
         order = tuple(reversed(range(arg.ndim)))
         return Argument(Operand(Layout(("dense",) * arg.ndim, order), dtype), np.transpose)
-    return Argument(Operand(dense(arg.ndim), dtype), _identity)
+    return Argument(Operand(dense(arg.ndim), dtype), as_it_is)
 
 
 def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
@@ -376,7 +373,7 @@ def _matrix(name: str, arg: Any, wanted: Layout | None) -> Argument:
     wide = index is not None and index.dtype.itemsize > 4
     layout = replace(layout, idtype=int64 if wide else int32)
     kind = "csr" if layout.order == (0, 1) else "csc"
-    adapt: Adapt = _identity
+    adapt: Adapt = as_it_is
     if arg.format != kind:
         adapt = partial(rows, kind=kind, who=name)
     elif kind == "csc":

@@ -11,6 +11,7 @@ from spcomp.formats.rules import ComposableFormat
 from spcomp.kernels.notation.arguments import Adapt, Argument, CallArgument, CallArguments
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.stored import copied
+from spcomp.kernels.protocol import as_it_is
 from spcomp.notation.nodes import Program
 from spcomp.notation.plan import Plan
 from spcomp.notation.reason import Reason
@@ -179,7 +180,7 @@ def _maker(
     if call_argument.format is None:
         return argument.adapted
     if not argument.windowed and _takes(stored, call_argument.format):
-        return lambda parts: parts
+        return as_it_is
     return lambda parts: argument.adapt(parts.whole())
 
 

@@ -127,11 +127,12 @@ class Runner:
         sizes: Sizes,
     ) -> Any:
         """Run on torch tensors that require gradients; the results know them."""
-        for name in (name for name in written if name in named):
-            raise ArgumentError(
-                f"argument {name}: is written to, so gradients cannot be followed",
-                hint="assign a result of its own, or call the kernel under torch.no_grad()",
-            )
+        for name in written:
+            if name in named:
+                raise ArgumentError(
+                    f"argument {name}: is written to, so gradients cannot be followed",
+                    hint="assign a result of its own, or call the kernel under torch.no_grad()",
+                )
 
         def run(arrays: dict[str, Any]) -> Any:
             rest = {name: x for name, x in arrays.items() if name not in bound.given}

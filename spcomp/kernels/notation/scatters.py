@@ -120,10 +120,11 @@ class Scatters:
         return rows_of(who, _vector(who, vector), count)
 
     def _check_names(self, arguments: CallArguments, sizes: Sizes) -> None:
-        for name in (name for name in self.rows if name in arguments):
-            raise ArgumentError(
-                f"unexpected argument {name}: rows are made of {self.rows[name].vector}"
-            )
+        for name in self.rows:
+            if name in arguments:
+                raise ArgumentError(
+                    f"unexpected argument {name}: rows are made of {self.rows[name].vector}"
+                )
         if not isinstance(sizes, Mapping):
             got = type(sizes).__name__
             raise ArgumentError(f"argument sizes: got {got}, expected lengths by names of results")
