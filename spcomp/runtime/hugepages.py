@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +26,20 @@ def immutable(array: Array) -> bytes:
     if array.nbytes < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return array.tobytes()
     source = np.ascontiguousarray(array)
-    make = ctypes.pythonapi.PyBytes_FromStringAndSize
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
+    make, advise = _functions()
     copy: bytes = make(None, source.nbytes)  # nobody else has it, so it can be written
     begin = id(copy) + _HEADER
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (begin + source.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     advise(first, last - first, mmap.MADV_HUGEPAGE)  # only a hint, which may fail
     ctypes.memmove(begin, source.ctypes.data, source.nbytes)
     return copy
+
+
+@cache
+def _functions() -> tuple[Callable[..., bytes], Callable[..., int]]:
+    """Return Python's function that makes bytes, and the system's that advises on pages."""
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)
+    kinds = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    advise = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(("madvise", ctypes.CDLL(None)))
+    return make(("PyBytes_FromStringAndSize", ctypes.pythonapi)), advise
