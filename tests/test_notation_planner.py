@@ -16,6 +16,7 @@ from spcomp.kernels.notation import arguments as notation_args
 from spcomp.kernels.notation import planner as notation_planner
 from spcomp.kernels.notation.arguments import call_arguments
 from spcomp.kernels.notation.planned import Decision, NoPlan, Planned, Split
+from spcomp.kernels.notation.runner import MOST_VERSIONS, keep
 from tests.level_tensors import tensor
 
 ROOT = Path(spcomp.__file__).parent
@@ -185,3 +186,12 @@ def test_the_innermost_loop_runs_along_the_operands_of_most_dimensions(text, ord
     (plan,) = planned.plans
     (nest,) = plan.nests
     assert " ".join(loop.index for loop in nest.loops) == order
+
+
+def test_the_last_values_are_kept_and_of_two_threads_the_first_has_a_say():
+    kept: dict[int, str] = {}
+    for at in range(2 * MOST_VERSIONS):
+        assert keep(kept, at, str(at)) == str(at)
+    assert list(kept) == list(range(MOST_VERSIONS, 2 * MOST_VERSIONS))
+    kept = {1: "first"}
+    assert keep(kept, 1, "second") == kept[1] == "first"

@@ -17,7 +17,7 @@ from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.notation.bound import kept_arguments
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.kernels.notation.runner import MOST_VERSIONS
+from spcomp.kernels.notation.runner import keep
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.results import Results
 from spcomp.notation.adjoint.adjoint import Adjoint, Given
@@ -179,9 +179,7 @@ class AdjointKernel(Runnable):
         if version is None:
             self._check_names(named)
             version = self._planned(named, {*bound, *self._formats})
-            while len(self._versions) >= MOST_VERSIONS:
-                self._versions.pop(next(iter(self._versions)), None)
-            self._versions[key] = version
+            version = keep(self._versions, key, version)
         self._last = version
         return version
 
@@ -292,11 +290,12 @@ class BoundAdjoint(Bound):
         version = self._adjoint.version(everything, self.arguments)
         arguments = version.arguments(everything, self._columns)
         fixed = {n: x for n, x in arguments.items() if n in self.arguments}
-        if version not in self._bound:
-            self._bound[version] = version.kernel.bind(**fixed)
+        kernel = self._bound.get(version)
+        if kernel is None:
+            kernel = keep(self._bound, version, version.kernel.bind(**fixed))
         rest = {name: value for name, value in arguments.items() if name not in fixed}
         rest |= version.lengths(self._adjoint.adjoint, everything, sizes)
-        return version.narrow(self._bound[version](out=out, **rest))
+        return version.narrow(kernel(out=out, **rest))
 
 
 def _is_dense(value: Any) -> bool:

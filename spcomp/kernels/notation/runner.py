@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from spcomp.compiler.options import Options
 from spcomp.errors import ArgumentError, ScriptError, refuse_deep_nests
@@ -45,6 +45,18 @@ from spcomp.tensors.libraries.foreign import has_torch, outputs
 
 MOST_VERSIONS = 64
 _NONE: Sizes = {}
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def keep(kept: dict[K, V], key: K, value: V) -> V:
+    """Return what is *kept* for *key*: *value*, if no other thread was first.
+
+    It takes the place of the oldest of :data:`MOST_VERSIONS` values.
+    """
+    while len(kept) >= MOST_VERSIONS:
+        kept.pop(next(iter([*kept])), None)  # a list, as other threads may add to it meanwhile
+    return kept.setdefault(key, value)
 
 
 class Runner:
@@ -266,14 +278,14 @@ class Runner:
             rows = {name: call.arguments[name] for name in bound.rows}
             fixed = {**fixed, **rows}
             key = version, tuple(argument.value.shape[0] for argument in rows.values())
-        if key not in bound.kernels:
+        kernel = bound.kernels.get(key)
+        if kernel is None:
             sources = {argument.name: argument.source for argument in version.arguments}
             if any(sources[name] not in fixed for name in version.stored):
                 return version.kernel, ()
-            while len(bound.kernels) >= MOST_VERSIONS:
-                bound.kernels.pop(next(iter(bound.kernels)), None)
-            bound.kernels[key] = version.kernel.bind(**version.bound_arguments(fixed))
-        return bound.kernels[key], fixed
+            kernel = version.kernel.bind(**version.bound_arguments(fixed))
+            kernel = keep(bound.kernels, key, kernel)
+        return kernel, fixed
 
     def _renewal(self, planned: Planned, call: Call) -> SplitVersion | None:
         """Return a version that makes new results where given ones lack elements to add to."""
@@ -287,15 +299,16 @@ class Runner:
         if not lacks:
             return None
         key = planned, frozenset(lacks)
-        if key not in self._renewals:
+        renewal = self._renewals.get(key)
+        if renewal is None:
             plans = [
                 replace(plan, output=replace(plan.output, storage="split"))
                 if plan.stmt.target.name in lacks and plan.stmt.accumulates
                 else plan
                 for plan in planned.plans
             ]
-            self._renewals[key] = self._split_version(self.planner.split(plans))
-        return self._renewals[key]
+            renewal = keep(self._renewals, key, self._split_version(self.planner.split(plans)))
+        return renewal
 
     def operands(self, named: Mapping[str, Any], sizes: Sizes | None = None) -> CallArguments:
         """Return the arguments of a call, whose kinds say what runs.
@@ -338,10 +351,7 @@ class Runner:
         version = self.versions.get(key)
         if version is None:
             say(self.name, f"is planned for {', '.join(map(str, arguments.values()))}")
-            version = self._compile(arguments, asked)
-            while len(self.versions) >= MOST_VERSIONS:
-                self.versions.pop(next(iter(self.versions)), None)
-            self.versions[key] = version
+            version = keep(self.versions, key, self._compile(arguments, asked))
         self.latest = version
         return version
 
