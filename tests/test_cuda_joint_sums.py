@@ -208,3 +208,58 @@ for i in T.serial(m):
     text = str(print_program(func))
     assert "if T.uniform(i + 1 < n):" in text
     assert str(print_program(parse_source(text, "again.py")[0])) == text
+
+
+ALL_OF = """
+@T.prim_func
+def all_of(x: T.handle, w: T.handle) -> None:
+    W = T.match_buffer(w, (4,), "bool")
+    X = T.match_buffer(x, (4, 64), "float32")
+    for i in range(4):
+        for j in range(64):
+            with T.block("q"):
+                vi = T.axis.spatial(4, i)
+                vj = T.axis.reduce(64, j)
+                with T.init():
+                    W[vi] = True
+                W[vi] = W[vi] and X[vi, vj] > -4.0
+"""
+ANY_AT = """
+@T.prim_func
+def any_at(x: T.handle, w: T.handle, p: T.handle) -> None:
+    W = T.match_buffer(w, (4,), "bool")
+    X = T.match_buffer(x, (256,), "int32")
+    P = T.match_buffer(p, (256,), "int32")
+    for i in range(256):
+        with T.block("q"):
+            vi = T.axis.spatial(256, i)
+            T.block_attr({"atomic": True})
+            W[P[vi]] = W[P[vi]] or X[vi] > 5
+"""
+
+
+def test_a_condition_that_threads_update_is_read_where_it_is_updated():
+    x = np.zeros((4, 64), "float32")
+    x[1, 40] = x[3, 0] = -9
+    w = np.zeros(4, bool)
+    spcomp.compile(spcomp.parse(ALL_OF), target=EMULATED)(x=x, w=w)
+    assert w.tolist() == [True, False, True, False]
+    rng, x, w = np.random.default_rng(3), np.zeros(256, "int32"), np.zeros(4, bool)
+    p, at = rng.integers(0, 4, 256).astype("int32"), [3, 40, 100, 200]
+    x[at] = 9
+    schedule = spcomp.Schedule(spcomp.parse(ANY_AT)).split("i", 32)
+    schedule = schedule.bind("i_o", "blockIdx.x").bind("i_i", "threadIdx.x")
+    spcomp.compile(schedule, target=EMULATED)(x=x, w=w, p=p)
+    assert set(np.flatnonzero(w)) == set(p[at])
+
+
+def test_sums_of_halves_are_of_floats_between_threads():
+    kernel = spcomp.compile("y[i] = A[i, j]", target=EMULATED)
+    a = np.tile(np.float16([60000, 60000, -60000, -60000]), (3, 32))
+    np.testing.assert_array_equal(kernel(A=a), np.zeros(3))
+    text = ALL_OF.replace("bool", "float16").replace("float32", "float16").replace("True", "0.0")
+    text = text.replace("W[vi] and X[vi, vj] > -4.0", "W[vi] + X[vi, vj]")
+    schedule = spcomp.Schedule(spcomp.parse(text)).bind("i", "blockIdx.x").bind("j", "threadIdx.x")
+    x, w = np.tile(np.float16([60000, 60000, -60000, -60000]), (4, 16)), np.ones(4, np.float16)
+    spcomp.compile(schedule, target=EMULATED)(x=x, w=w)
+    np.testing.assert_array_equal(w, np.zeros(4))

@@ -224,3 +224,23 @@ def test_zeros_of_float_divisions_have_the_signs_of_numpy():
             np.testing.assert_array_equal(got, want)
             known = ~np.isnan(want)
             np.testing.assert_array_equal(np.signbit(got[known]), np.signbit(want[known]))
+
+
+@T.prim_func
+def behind_a_sum(a: T.handle, y: T.handle, z: T.handle) -> None:
+    A = T.match_buffer(a, (64,), "int64")
+    Y = T.match_buffer(y, (128,), "int64")
+    Z = T.match_buffer(z, (8,), "int64")
+    for i in range(64):
+        with T.prefix(A[i]) as base:  # noqa: SIM117 (one with opens one thing)
+            with T.block("b"):
+                vi = T.axis.spatial(64, i)
+                for k in range(8):
+                    Y[vi + base] = Y[vi + base] + Z[k]
+
+
+def test_a_running_sum_is_not_the_same_in_all_iterations():
+    """It may take each iteration to the same element: that loop is not parallel."""
+    with pytest.raises(ScheduleError, match="may write the same element of Y"):
+        spcomp.Schedule(behind_a_sum).parallel("i")
+    assert "parallel" not in str(spcomp.compile(behind_a_sum).trace)

@@ -13,9 +13,9 @@ from spcomp.dtypes import bool_, int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, may_fail
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import read_by, reads_of
 from spcomp.ir.arith.simplify import prove
-from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Reduce, Select, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
@@ -133,9 +133,13 @@ class _Guard(Rewriter):
     def _hoist(self, value: Expr) -> Expr:
         """Return *value*; if it reads memory, a variable read before the statement, for reuse.
 
-        Its own accesses are guarded, so that it may be read even where it is not needed.
+        Its own accesses are guarded, so that it may be read even where it is not needed. An element
+        that the statement updates is read in it: threads may update it together.
         """
-        if not any(read_by(value)) or not self.ahead or may_fail(value):
+        read = reads_of(value)
+        if not read or not self.ahead or may_fail(value):
+            return value
+        if self.stored is not None and memory_of(self.stored[0].buffer) in read:
             return value
         var = self.names.var("at", value.dtype)
         self.misses.append((var, value))

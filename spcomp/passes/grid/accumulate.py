@@ -9,7 +9,7 @@ from typing import ClassVar
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import Reduction, as_reduction, combine
+from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
@@ -51,16 +51,17 @@ class _Accumulator(Rewriter):
     ) -> Stmt:
         """Return *loop* with the update behind it, for each element that *picks* name."""
         sizes = [int(pick.end.value) for pick in picks if isinstance(pick.end, Const)]
-        dtype = reduction.identity[0].dtype
+        dtype = accumulator(reduction.identity[0].dtype)
         name = self.names.unique(f"{store.buffer.name}_sum")
         sums = Buffer(name, None, (const(prod(sizes)),), dtype, "local")
         place = _flat(tuple(pick.var for pick in picks), sizes)
-        value = combine(reduction.combiner, Load(sums, (place,)), reduction.value)
+        value = combine(reduction.combiner, Load(sums, (place,)), cast(reduction.value, dtype))
         body = Replace(store, Store(sums, (place,), value, span=store.span)).rewrite(loop.body)
         total = Load(sums, (place,))
         old = cast(Load(store.buffer, store.indices), dtype)
         update = cast(combine(reduction.combiner, old, total), store.buffer.dtype)
-        start = self._each(picks, Store(sums, (place,), reduction.identity[0], span=store.span))
+        neutral = identity(reduction.combiner, dtype)
+        start = self._each(picks, Store(sums, (place,), neutral, span=store.span))
         end = self._each(picks, store.replace(value=update))
         runs = binary("<", loop.begin, loop.end)
         if not (isinstance(runs, Const) and runs.value):

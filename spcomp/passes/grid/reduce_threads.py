@@ -11,7 +11,14 @@ from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import conjuncts, from_zero, plus, trip_count, variables
 from spcomp.ir.analysis.grid import THREADS, not_constant
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.reduction import EAGER, Reduction, as_reduction, combine
+from spcomp.ir.analysis.reduction import (
+    EAGER,
+    Reduction,
+    accumulator,
+    as_reduction,
+    combine,
+    identity,
+)
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import coefficient
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer
@@ -139,7 +146,8 @@ class _Reducer(Rewriter):
         size = trip_count(loop) or 0
         total = self._partial(size, reduction, "local")
         first, last = self.names.var(loop.var.name), self.names.var(loop.var.name)
-        start = Store(total, (first,), reduction.identity[0], span=store.span)
+        neutral = identity(reduction.combiner, total.dtype)
+        start = Store(total, (first,), neutral, span=store.span)
         added = _on_partial(loop, store, reduction, total, starts=False)
         result = Store(partial, (last,), Load(total, (last,)), span=store.span)
         own = seq(
@@ -195,7 +203,7 @@ class _Reducer(Rewriter):
 
     def _partial(self, size: int, reduction: Reduction, scope: str) -> Buffer:
         """Return a buffer for the partial results of *size* threads."""
-        name, dtype = self.names.unique("partial"), reduction.identity[0].dtype
+        name, dtype = self.names.unique("partial"), accumulator(reduction.identity[0].dtype)
         return Buffer(name, None, (const(size),), dtype, scope)
 
     def _final(
@@ -275,9 +283,10 @@ def _on_partial(
 ) -> For:
     """Return *loop*, whose threads each have an element of *partial* in the place of *store*."""
     own = Load(partial, (loop.var,))
-    value = combine(reduction.combiner, own, reduction.value)
+    value = combine(reduction.combiner, own, cast(reduction.value, partial.dtype))
     update = Store(partial, (loop.var,), value, span=store.span)
-    start = Store(partial, (loop.var,), reduction.identity[0], span=store.span)
+    neutral = identity(reduction.combiner, partial.dtype)
+    start = Store(partial, (loop.var,), neutral, span=store.span)
     body = _Swap(store, update).rewrite(loop.body)
     return loop.replace(body=seq(start, body) if starts else body)
 

@@ -20,7 +20,7 @@ from spcomp.ir.expr import Const, Expr, Var, binary, plain
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store
+from spcomp.ir.stmt import Alloc, For, If, Let, Prefix, Stmt, Store
 from spcomp.ir.structural import expr_equal, fingerprint
 from spcomp.ir.visitor import Walker, collector, walk
 from spcomp.schedule.legality.partition import disjoint_inner, less_pairs, tiles
@@ -134,6 +134,11 @@ class Accesses(Walker):
         self.opaque.add(merge.coordinate)
         self.opaque.update(c.pos for c in merge.cursors)
         self.visit_Node(merge)
+
+    def visit_Prefix(self, prefix: Prefix) -> None:
+        """The sum over earlier iterations depends on data."""
+        self.opaque.add(prefix.var)
+        self.visit_Node(prefix)
 
     def visit_Alloc(self, alloc: Alloc) -> None:
         """A buffer that is allocated inside belongs to the iteration."""
