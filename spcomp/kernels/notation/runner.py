@@ -19,6 +19,7 @@ from spcomp.kernels.notation.arguments import (
     call_arguments,
 )
 from spcomp.kernels.notation.call import NOTHING_BOUND, BoundArguments, Call, Intake
+from spcomp.kernels.notation.crossed import crossings, uncrossed
 from spcomp.kernels.notation.fast_path import FastPath, Handover, Way, tells_all
 from spcomp.kernels.notation.formats import Formats
 from spcomp.kernels.notation.parts import block_formats, kernel_in_parts
@@ -86,6 +87,7 @@ class Runner:
         self._renewals: dict[tuple[Planned, frozenset[str]], SplitVersion] = {}
         self.latest: CompiledVersion | SplitVersion | None = None
         self.fast_path = FastPath(self)
+        self._crossings = () if self._on_gpu else crossings(program)
         self._takes_wholes = not (places.parts or prepared.accumulated or self.scatters.rows)
 
     @property
@@ -180,6 +182,9 @@ class Runner:
         *sizes*: the lengths of results at index vectors, by name.
         """
         call = self._intake.call(out, arguments, bound, sizes)
+        if self._crossings:
+            fixed = {*bound.arguments, *call.outputs}
+            call = call._replace(arguments=uncrossed(call.arguments, self._crossings, fixed))
         results = self._run(call)
         if call.wholes:
             self._places.put_back(call.outputs, call.wholes)
