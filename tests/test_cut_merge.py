@@ -101,3 +101,11 @@ def test_one_pass_makes_each_part_and_what_is_read_is_what_was_printed(rank):
     assert f"parts = T.max(T.min({work}, {CPU_KNOBS.result_parts}), 1)" in func.script()
     (again,) = parse_source(print_module(flat), "cut.py")
     assert structural_equal(flat, again)
+
+
+@pytest.mark.parametrize("last", [2**62, 2**63 - 2])
+def test_coordinates_near_the_end_of_64_bits_are_cut_like_others(last):
+    a = spcomp.Tensor.from_coo(([5, last],), [1.0, 2.0], (last + 1,))
+    for result, want in ((a + a, [2.0, 4.0]), (a * a, [1.0, 4.0])):
+        assert result.coordinates()[0].tolist() == [5, last]
+        assert result.values.tolist() == want

@@ -87,7 +87,7 @@ class CutMerge:
             Store(low, (ZERO,), binary("+", middle, 1)),
             Store(high, (ZERO,), middle),
         )
-        half = BinOp(">>", binary("+", at_low, at_high), const(1))
+        half = binary("+", at_low, BinOp(">>", binary("-", at_high, at_low), const(1)))
         loop = While(BinOp("<", at_low, at_high), Let(middle, half, narrow))
         start = Store(low, (ZERO,), ZERO), Store(high, (ZERO,), self._limit())
         search = seq(*start, loop, Let(edge, at_low, stmt))
