@@ -9,7 +9,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer, memory_of
-from spcomp.ir.expr import BinOp, BinOpKind, Call, Cast, Const, Expr, Select, UnOp, Var
+from spcomp.ir.expr import BinOp, Call, Cast, Const, Expr, Select, UnOp, Var
 from spcomp.ir.stmt import For, If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
 
@@ -36,9 +36,6 @@ def is_invariant(cond: Expr, var: Var, body: Stmt) -> bool:
 def reads_memory(terms: list[Expr]) -> bool:
     """Whether one of *terms* loads or searches."""
     return any(read_by(*terms))
-
-
-REDUCIBLE: frozenset[BinOpKind] = frozenset({"+", "*", "min", "max", "and", "or"})
 
 
 def lane_bits(dtype: DType) -> int:

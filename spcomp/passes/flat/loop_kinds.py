@@ -14,7 +14,6 @@ from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import EAGER, Combiner, accumulator, as_reduction, identity
 from spcomp.ir.analysis.vectors import (
-    REDUCIBLE,
     adds_local,
     can_vectorize,
     gathered,
@@ -203,7 +202,7 @@ class _Vectorizer(Rewriter):
 
     def _reduce(self, loop: For, nest: Nest, store: Store, lanes: int) -> Stmt:
         reduction = as_reduction(store)
-        if reduction is None or reduction.combiner not in REDUCIBLE or len(reduction.values) != 1:
+        if reduction is None or reduction.is_tuple:
             return loop.replace(kind="serial")
         op, dtype = reduction.combiner, self._accumulator(loop, reduction.combiner, store)
         merge = EAGER.get(op, op)

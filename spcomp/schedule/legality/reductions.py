@@ -5,7 +5,7 @@ from __future__ import annotations
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.analysis.vectors import REDUCIBLE, conditions_of, is_invariant
+from spcomp.ir.analysis.vectors import conditions_of, is_invariant
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
@@ -52,7 +52,7 @@ def is_dot(body: Stmt, var: Var) -> bool:
     ):
         return False
     reduction = as_reduction(body)
-    return reduction is not None and reduction.combiner in REDUCIBLE and not reduction.is_tuple
+    return reduction is not None and not reduction.is_tuple
 
 
 def reduces_over_threads(loop: For) -> bool:

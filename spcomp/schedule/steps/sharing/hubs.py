@@ -13,7 +13,6 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, parent_at
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
@@ -218,12 +217,12 @@ class RowSum(Hub):
         return stores[0], init
 
     def _reduction(self) -> Reduction:
-        """Return the update; raises if it is none by + * min or max, or another place reads it."""
+        """Return the update by + * min max and or; raises if there is none, or other reads."""
         reduction = as_reduction(self.store)
         value = self.store.value
         value = value.value if isinstance(value, Cast) else value
-        if reduction is None or reduction.combiner not in REDUCIBLE or not isinstance(value, BinOp):
-            raise self.error(f"{self.store.buffer.name} is not updated by + * min or max")
+        if reduction is None or not isinstance(value, BinOp):
+            raise self.error(f"{self.store.buffer.name} is not updated by + * min max and or")
         reads = [n for n in walk(self.loop.body) if isinstance(n, Load)]
         if sum(memory_of(n.buffer) is memory_of(self.store.buffer) for n in reads) != 1:
             raise self.error(f"{self.store.buffer.name} is read elsewhere too")

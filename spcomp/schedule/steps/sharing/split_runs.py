@@ -13,7 +13,6 @@ from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, times, va
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
-from spcomp.ir.analysis.vectors import REDUCIBLE
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import Buffer, memory_of
@@ -133,11 +132,11 @@ class RunParts:
         return (self.loop, *around)[-1], fixed
 
     def _reduction(self) -> Reduction:
-        """Return the update of one element; raises if it is none by + * min or max."""
+        """Return the update of one element; raises if it is none by + * min max and or."""
         reduction = as_reduction(self.store)
-        if reduction is None or reduction.is_tuple or reduction.combiner not in REDUCIBLE:
+        if reduction is None or reduction.is_tuple:
             name = self.store.buffer.name
-            raise self.step.error(f"{name} is not updated by + * min or max", self.loop)
+            raise self.step.error(f"{name} is not updated by + * min max and or", self.loop)
         target = memory_of(self.store.buffer)
         reads = [n for n in walk(self.loop) if isinstance(n, (Load, Search))]
         if sum(memory_of(n.buffer) is target for n in reads) != 1 or self.store.mask is not None:
