@@ -13,7 +13,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.fragments import LANES
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import read_by, writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Const, Var, binary
 from spcomp.ir.visitor import statements, walk
@@ -39,7 +39,7 @@ class Lanes:
         self.threads = grid.threads
         self.fixed: set[Var] = set(func.params)  # variables that a thread does not change
         self.same: set[Var] = set(func.params)  # variables that do not differ between lanes
-        self.written = {memory_of(node.buffer) for node in nodes if isinstance(node, st.Store)}
+        self.written = writes_of(func.body)
 
     def agree(self, *values: Expr) -> bool:
         """Whether each of *values* is the same for all lanes."""

@@ -7,8 +7,8 @@ from itertools import dropwhile
 from spcomp.dtypes import DType
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
-from spcomp.ir.arith.memory import read_by
-from spcomp.ir.axis import AnyBuffer, memory_of
+from spcomp.ir.arith.memory import are_constant
+from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Call, Cast, Const, Expr, Select, UnOp, Var
 from spcomp.ir.stmt import For, If, Seq, Stmt, Store
 from spcomp.ir.visitor import walk
@@ -28,14 +28,8 @@ def conditions_of(stmt: Stmt) -> tuple[list[Expr], Stmt]:
 
 def is_invariant(cond: Expr, var: Var, body: Stmt) -> bool:
     """Whether *cond* has the same value for every *var*, whatever *body* does, and cannot fail."""
-    written = {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
-    moves = var in variables(cond) or any(memory_of(buffer) in written for buffer in read_by(cond))
+    moves = var in variables(cond) or not are_constant((cond,), body)
     return not moves and not may_fail(cond)
-
-
-def reads_memory(terms: list[Expr]) -> bool:
-    """Whether one of *terms* loads or searches."""
-    return any(read_by(*terms))
 
 
 def lane_bits(dtype: DType) -> int:

@@ -8,8 +8,8 @@ from math import gcd
 from typing import Any, TypeAlias
 
 from spcomp.dtypes import DType, int64
-from spcomp.ir.access import Load, Search
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of, dtype_range
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, UnOp, Var, cast, const
 from spcomp.ir.node import record
@@ -233,7 +233,7 @@ def variables_in(expr: Expr) -> frozenset[Var]:
 @lru_cache(maxsize=1 << 14)
 def names_in(expr: Expr) -> frozenset[Var | AnyBuffer]:
     """Return the variables used in *expr*, and the buffers it reads."""
-    return variables_in(expr).union(n.buffer for n in walk(expr) if isinstance(n, (Load, Search)))
+    return variables_in(expr).union(read_by(expr))
 
 
 class Algebra:

@@ -9,7 +9,7 @@ from spcomp.errors import LoweringError
 from spcomp.ir.analysis.exprs import conjuncts, may_fail, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, UnOp, Var
 from spcomp.ir.node import Node
@@ -175,7 +175,7 @@ class _LowerBlocks(Rewriter):
 
     def _existence(self, init: Stmt) -> int:
         """Return the first place where all that *init* stores to is allocated."""
-        stored = {memory_of(n.buffer) for n in walk(init) if isinstance(n, Store)}
+        stored = writes_of(init)
         allocs = (
             k
             for k, around in enumerate(self.around)
@@ -231,7 +231,7 @@ class _LowerBlocks(Rewriter):
             return {loop.var}
         variables_: set[Var] = set()
         if isinstance(loop, While):
-            stored = {memory_of(n.buffer) for n in walk(loop) if isinstance(n, Store)}
+            stored = writes_of(loop)
             for around in self.around[place + 1 :]:
                 if isinstance(around.node, Let) and _depends(around.node.value, variables_, stored):
                     variables_.add(around.node.var)
@@ -256,4 +256,4 @@ def _places(init: Stmt) -> list[Expr]:
 
 def _depends(value: Expr, changing: set[Var], stored: set[object]) -> bool:
     """Whether *value* uses a variable of *changing*, or reads memory in *stored*."""
-    return bool(variables(value) & changing) or any(memory_of(b) in stored for b in read_by(value))
+    return bool(variables(value) & changing or reads_of(value) & stored)

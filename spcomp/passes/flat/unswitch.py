@@ -8,7 +8,8 @@ from itertools import takewhile
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import both
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.analysis.vectors import conditions_of, is_invariant, reads_memory
+from spcomp.ir.analysis.vectors import conditions_of, is_invariant
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import prove
 from spcomp.ir.expr import BinOp, Expr, Select
 from spcomp.ir.node import Node
@@ -30,7 +31,7 @@ def unswitch(loop: For) -> tuple[Expr | None, For]:
     hoisted = list(takewhile(lambda term: is_invariant(term, loop.var, body), terms))
     remaining = reduce(both, terms[len(hoisted) :], None)
     runs = BinOp("<", loop.begin, loop.end)
-    if reads_memory(hoisted) and not prove(runs, {}):
+    if any(read_by(*hoisted)) and not prove(runs, {}):
         hoisted.insert(0, runs)
     inner = body if remaining is None else If(remaining, body, span=loop.body.span)
     return reduce(both, hoisted, None), loop.replace(body=inner)

@@ -10,15 +10,15 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import are_constant, read_by
 from spcomp.ir.arith.simplify import simplify
-from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
 from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store
-from spcomp.ir.visitor import Walker, statements
+from spcomp.ir.visitor import Walker
 from spcomp.knobs import CUDA_GRID
 from spcomp.passes.base import FuncPass, Stage
 
@@ -82,8 +82,7 @@ def _part_of(buffer: Buffer, body: Stmt) -> tuple[Linear, int, int] | None:
         bounds = interval if bounds is None else bounds | interval
         bases[base.key] = base
     (base, *others) = bases.values()
-    stored = {memory_of(n.buffer) for n in statements(body) if isinstance(n, Store)}
-    if others or bounds is None or any(memory_of(b) in stored for b in read_by(*base.atoms)):
+    if others or bounds is None or not are_constant(tuple(base.atoms), body):
         return None
     if (
         bounds.low is None

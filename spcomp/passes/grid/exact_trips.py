@@ -8,9 +8,8 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.analysis.exprs import from_zero, may_fail, trip_count, variables
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import are_constant, read_by
 from spcomp.ir.arith.simplify import coefficient, simplify
-from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
@@ -73,7 +72,7 @@ def _common_guard(body: Stmt) -> Expr | None:
         if found is None or (guard is not None and not expr_equal(guard, found)):
             return None
         guard = found
-    return None if guard is None or _changes(body, guard) else guard
+    return guard if guard is not None and are_constant((guard,), body) else None
 
 
 def _is_plain(cond: Expr) -> bool:
@@ -163,7 +162,7 @@ class _Exact(Rewriter):
         if not isinstance(cond, BinOp) or cond.op != "<" or loop.var in variables(cond.rhs):
             return None
         step = coefficient(cond.lhs, loop.var)
-        if step is None or step < 1 or _changes(body.then, cond):
+        if step is None or step < 1 or not are_constant((cond,), body.then):
             return None
         first = simplify(substitute(cond.lhs, {loop.var: const(0)}))
         bound, first = cast(cond.rhs, int64), cast(first, int64)
@@ -177,9 +176,3 @@ class _Exact(Rewriter):
         if isinstance(value, Const):
             return value.value >= 0
         return value in self.threads
-
-
-def _changes(body: Stmt, cond: Expr) -> bool:
-    """Whether *body* may change *cond*."""
-    read = set(map(memory_of, read_by(cond)))
-    return any(memory_of(n.buffer) in read for n in statements(body) if isinstance(n, Store))

@@ -10,6 +10,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import plus
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, binary, const
@@ -104,10 +105,10 @@ def _touching(nests: Iterable[For]) -> dict[object, int]:
     count: dict[object, int] = {}
     written: set[object] = set()
     for nest in nests:
-        accesses = [n for n in walk(nest) if isinstance(n, Load | Search | Store)]
-        for place in {memory_of(n.buffer) for n in accesses}:
+        writes = writes_of(nest)
+        for place in reads_of(nest) | writes:
             count[place] = count.get(place, 0) + 1
-        written |= {memory_of(n.buffer) for n in accesses if isinstance(n, Store)}
+        written |= writes
     return {place: n for place, n in count.items() if place in written}
 
 

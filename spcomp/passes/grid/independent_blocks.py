@@ -14,7 +14,7 @@ from spcomp.ir.analysis.exprs import conjuncts, trip_count, variables
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr, UnOp, Var, const
 from spcomp.ir.node import Node
@@ -193,7 +193,7 @@ def _parts(node: Node) -> list[Node]:
 def _check(body: Stmt, axis: str) -> None:
     """Raise LoweringError where a block of *axis* may touch what another one writes."""
     by_memory: dict[object, list[_Access]] = {}
-    written = {memory_of(n.buffer) for n in statements(body) if isinstance(n, Store)}
+    written = writes_of(body)
     for access in _accesses(body, axis, _Place()):
         by_memory.setdefault(memory_of(access.node.buffer), []).append(access)
     for accesses in by_memory.values():
@@ -313,4 +313,4 @@ def _is_fixed(expr: Expr, region: _Region, alike: set[Var], written: set[object]
     """Whether *expr* says the same in two regions where variables *alike* have the same range."""
     exprs = region.used(expr)
     known = all(variables(x) & region.ranges.keys() <= alike for x in exprs)
-    return known and not any(memory_of(buffer) in written for buffer in read_by(*exprs))
+    return known and written.isdisjoint(reads_of(*exprs))

@@ -10,8 +10,8 @@ from spcomp.dtypes import handle
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, plus, variables
 from spcomp.ir.analysis.grid import trips
-from spcomp.ir.arith.memory import read_by
-from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer, memory_of
+from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
 from spcomp.ir.expr import Expr, UnOp, Var, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module
 from spcomp.ir.node import Node
@@ -55,7 +55,7 @@ class _Parts:
 
     def __init__(self, func: FlatFunc, taken: set[str]) -> None:
         self.func, self.taken = func, taken
-        self.written = {memory_of(n.buffer) for n in statements(func.body) if isinstance(n, Store)}
+        self.written = writes_of(func.body)
         self.hoisted: dict[Buffer, Buffer] = {}  # allocated by the host instead
         self.bodies: list[Stmt] = []
         self.allocs: list[HostAlloc] = []
@@ -91,7 +91,7 @@ class _Parts:
 
     def _is_stable(self, value: Expr) -> bool:
         """Whether *value* is the same in all kernels."""
-        return not any(memory_of(buffer) in self.written for buffer in read_by(value))
+        return self.written.isdisjoint(reads_of(value))
 
     def _hoist(self, alloc: Alloc) -> bool:
         """Let the host allocate the buffer of *alloc* if it can tell its size."""

@@ -13,7 +13,7 @@ from spcomp.ir.analysis.exprs import conjuncts, from_zero, trip_count, variables
 from spcomp.ir.analysis.fragments import is_fragment, role_of
 from spcomp.ir.analysis.grid import THREADS, grid_of
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.axis import WARP, AnyBuffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, const
 from spcomp.ir.node import Node
@@ -167,11 +167,11 @@ class _Alike:
         self.other: frozenset[Var] = frozenset()  # other variables that differ, of any value
         self.written: set[object] = set()  # memory of which they may read different content
         if again is not None:
-            nodes = [again, *statements(again.body)]
+            nodes = list(statements(again))
             loops = [n for n in nodes if isinstance(n, For) and n.var not in threads]
             self.ranges |= {n.var: (n.begin, n.end) for n in loops}
             self.other = frozenset(n.var for n in nodes if isinstance(n, Let))
-            self.written = {memory_of(n.buffer) for n in nodes if isinstance(n, Store)}
+            self.written = writes_of(again)
 
     def same(self, write: _Access, access: _Access) -> bool:
         """Whether one thread alone makes both accesses where they meet."""
@@ -195,7 +195,7 @@ class _Alike:
         used, reads = variables(place), set(read_by(place))
         if used & self.other or any(b.scope in PRIVATE for b in reads):
             return False
-        if {memory_of(buffer) for buffer in reads} & self.written:
+        if reads_of(place) & self.written:
             return False
         indices = [_INDEX[thread] for thread in self.needed]
         if reads and not used & (self.ranges.keys() - {*_INDEX.values()}):

@@ -14,7 +14,7 @@ from spcomp.ir.analysis.exprs import from_zero, trip_count, uncast, variables
 from spcomp.ir.analysis.grid import THREADS
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction
-from spcomp.ir.arith.memory import read_by
+from spcomp.ir.arith.memory import are_constant, read_by, reads_of
 from spcomp.ir.arith.simplify import coefficient, simplify
 from spcomp.ir.axis import WARP, AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, const
@@ -108,10 +108,8 @@ def _is_bound(branch: If, var: Var) -> bool:
     if branch.otherwise is not None or not isinstance(cond, BinOp) or cond.op != "<":
         return False
     step = coefficient(cond.lhs, var)
-    read = set(map(memory_of, read_by(cond)))
-    written = {memory_of(n.buffer) for n in statements(branch.then) if isinstance(n, Store)}
     rises = step is not None and step > 0 and var not in variables(cond.rhs)
-    return rises and not read & written
+    return rises and are_constant((cond,), branch.then)
 
 
 def _are_apart(sums: Sums) -> bool:
@@ -120,7 +118,7 @@ def _are_apart(sums: Sums) -> bool:
     if not all(isinstance(node, _PLAIN | If) for node in statements(body)):
         return False
     target, own = memory_of(sums.store.buffer), {x.buffer for x in sums.allocs}
-    if target in map(memory_of, read_by(sums.loop.end)):
+    if target in reads_of(sums.loop.end):
         return False
     own |= {n.buffer for n in statements(body) if isinstance(n, Alloc)}
     of_all = sums.store.buffer.scope in ("global", "shared")  # else each thread needs all sums

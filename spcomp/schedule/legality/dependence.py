@@ -12,7 +12,7 @@ from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.linear import Algebra
-from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
@@ -97,10 +97,7 @@ class Accesses(Walker):
 
     def _name(self, let: Let) -> None:
         value = substitute(let.value, self.values)
-        if (
-            any(isinstance(n, (Load, Search)) for n in walk(value))
-            or variables(value) & self.opaque
-        ):
+        if any(read_by(value)) or variables(value) & self.opaque:
             self.opaque.add(let.var)
         else:
             self.values[let.var] = value
@@ -297,11 +294,11 @@ def _commute(accesses: list[Access]) -> bool:
 
 def changes_range(loop: For) -> Conflict | None:
     """Return the conflict of *loop* with its own range: it writes what that reads; None: none."""
-    reads = [n for e in (loop.begin, loop.end) for n in walk(e) if isinstance(n, (Load, Search))]
+    reads = [*read_by(loop.begin, loop.end)]
     written = writes_of(loop.body) if reads else ()
-    for node in reads:
-        if memory_of(node.buffer) in written:
-            return Conflict(node.buffer.name, "iterations may change the range")
+    for buffer in reads:
+        if memory_of(buffer) in written:
+            return Conflict(buffer.name, "iterations may change the range")
     return None
 
 

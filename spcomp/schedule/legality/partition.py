@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from spcomp.dtypes import int64
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Search
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, mentions, same_value
+from spcomp.ir.arith.memory import are_constant
 from spcomp.ir.arith.proof import prove
 from spcomp.ir.arith.simplify import simplify
-from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, binary, const
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import For, Stmt, Store
+from spcomp.ir.stmt import For
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import walk
 
 
 def disjoint_inner(loop: For) -> For | None:
@@ -38,8 +37,7 @@ def disjoint_inner(loop: For) -> For | None:
         return None
     if loop.var in variables(begin.begin) | variables(begin.end) | variables(inner.body):
         return None
-    read = {memory_of(n.buffer) for n in walk(begin) if isinstance(n, (Load, Search))}
-    return None if read & _written(inner.body) else inner
+    return inner if are_constant((begin,), inner.body) else None
 
 
 def _at(search: Search, var: Var, ahead: int) -> Search:
@@ -134,10 +132,6 @@ def less_pairs(cond: Expr) -> tuple[tuple[Expr, Expr], ...]:
 def _same_difference(pair: tuple[Expr, Expr], other: tuple[Expr, Expr]) -> bool:
     """Whether the integers of *pair* differ by as much as those of *other*."""
     return same_value(binary("-", *pair), binary("-", *other))
-
-
-def _written(body: Stmt) -> set[object]:
-    return {memory_of(n.buffer) for n in walk(body) if isinstance(n, Store)}
 
 
 def chunk_loop(loop: For, chunk: Var, chunks: Expr, cut: Search) -> For:

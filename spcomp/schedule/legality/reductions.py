@@ -6,6 +6,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.vectors import conditions_of, is_invariant
+from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Var
 from spcomp.ir.position import Block
@@ -23,7 +24,7 @@ def only_reduces(body: Stmt) -> bool:
     kinds = {
         (r.combiner, u.buffer) for r, u in zip(reductions, updates, strict=True) if r is not None
     }
-    memories = {memory_of(store.buffer) for store in stores}
+    memories = writes_of(body)
     loads = [n for n in walk(body) if isinstance(n, Load) and memory_of(n.buffer) in memories]
     return None not in reductions and len(kinds) == 1 and len(loads) == len(updates)
 

@@ -15,7 +15,7 @@ from spcomp.ir.analysis.positions import longest_fiber, positions
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.bounds import Env, bounds_of
 from spcomp.ir.arith.injectivity import element_key
-from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Select, Var, cast, const
@@ -117,7 +117,7 @@ class Place:
 
     def _size(self, var: Var, extent: Expr) -> Expr:
         """Return *extent*, or an upper bound of it, computed from parameters only."""
-        if variables(extent) <= set(self.func.params) and not _reads(extent):
+        if variables(extent) <= set(self.func.params) and not any(read_by(extent)):
             return cast(extent, int64)
         for index in self.indices:
             for node in () if index is None else walk(Load(self.buffer, self.indices)):
@@ -233,10 +233,6 @@ def _longest(axes: tuple[Axis, ...], indices: Index, var: Var) -> Expr | None:
             absolute = axis.parent in axes and indices[axes.index(axis.parent)] is None
             return positions(axis) if absolute else longest_fiber(axis)
     return None
-
-
-def _reads(expr: Expr) -> bool:
-    return any(isinstance(node, Load | Search) for node in walk(expr))
 
 
 def unconditional_nodes(node: Node) -> Iterator[Node]:

@@ -10,6 +10,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of
 from spcomp.ir.arith.linear import ONE, Algebra, Linear, mentions
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer
 from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
@@ -118,7 +119,7 @@ class _Dim:
             parts.append((local, base_form))
             self.looped |= mentions(local.atoms, self.inner)
         if len({base_form.key for _, base_form in parts}) != 1 or any(
-            _reads(local) for local, _ in parts
+            any(read_by(*local.atoms)) for local, _ in parts
         ):
             return
         bounds = Interval(0, 0)
@@ -151,19 +152,13 @@ class _Dim:
         if not isinstance(var, Var) or var not in accesses.inner:
             return False
         end = accesses.inner[var][1]
-        return variables(end) <= set(func.params) and not any(
-            isinstance(n, Load | Search) for n in walk(end)
-        )
+        return variables(end) <= set(func.params) and not any(read_by(end))
 
 
 def _interval(ends: tuple[Expr, Expr]) -> Interval:
     low, high = (bounds_of(end) for end in ends)
     last = None if high.high is None or high.high > 2**62 else high.high - 1
     return Interval(None if low.low is None or low.low < -(2**62) else low.low, last)
-
-
-def _reads(form: Linear) -> bool:
-    return any(isinstance(n, Load | Search) for atom in form.atoms for n in walk(atom))
 
 
 class _Rebase(Rewriter):

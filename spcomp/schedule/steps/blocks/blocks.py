@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.axis import memory_of
+from spcomp.ir.arith.memory import are_constant
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Replace, substitute
-from spcomp.ir.stmt import For, Let, Store
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.stmt import For, Let
+from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block, find_loop, inside_lets, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
 from spcomp.schedule.steps.sharing.split_nnz import starts_inside
@@ -42,9 +41,7 @@ class LiftLoop(Step):
         if block.init is not None or block.where is not None:
             raise self.error(f"block {block.name} has an init or a condition", loop)
         lets = _lets_of(block)
-        values = (n for let in lets for n in walk(let.value))
-        read = {memory_of(n.buffer) for n in values if isinstance(n, (Load, Search))}
-        if read & {memory_of(n.buffer) for n in statements(loop) if isinstance(n, Store)}:
+        if not are_constant(tuple(let.value for let in lets), loop):
             raise self.error("it writes what is read before it", loop)
         bound = {it.var for it in block.iters} | {let.var for let in lets}
         if not from_zero(loop) or variables(loop.end) & bound:

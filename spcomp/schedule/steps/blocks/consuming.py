@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, variables
 from spcomp.ir.analysis.names import Names
-from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, const
@@ -195,7 +194,7 @@ class Consumer(Move):
         for term in terms:
             where = both(where, term)
         ends = [end for node in remaining if isinstance(node, For | Let) for end in ends_of(node)]
-        if terms and any(isinstance(n, Load | Search) for end in ends for n in walk(end)):
+        if terms and any(read_by(*ends)):
             raise self.error("a range in its nest may not be computed where there are no elements")
         moved = {var for var in values if values[var] is not var}
         final = {var: values[var] for var in moved}

@@ -9,6 +9,7 @@ from typing import ClassVar
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import both, conjuncts, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import memory_of
 from spcomp.ir.expr import Expr, Var, const
 from spcomp.ir.func import Func
@@ -150,9 +151,9 @@ class Start:
             if isinstance(node, (For, Let)) and node.var in self.needed:
                 exprs += [node.value] if isinstance(node, Let) else [node.begin, node.end]
         changed = {memory_of(n.buffer) for n in walk(self.top) if isinstance(n, (Store, Alloc))}
-        for access in (n for expr in exprs for n in walk(expr)):
-            if isinstance(access, (Load, Search)) and memory_of(access.buffer) in changed:
-                return f"{access.buffer.name}, on which the init depends, is written there"
+        for buffer in read_by(*exprs):
+            if memory_of(buffer) in changed:
+                return f"{buffer.name}, on which the init depends, is written there"
         return None
 
     def _uses(self, before: Iterable[Stmt]) -> str | None:

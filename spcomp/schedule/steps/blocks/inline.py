@@ -12,7 +12,7 @@ from spcomp.ir.analysis.exprs import both, conjuncts, variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.injectivity import element_key
-from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, cast
@@ -64,7 +64,7 @@ class ComputeInline(Step):
         if changes := reads_of(store.value) & writes_of(seq(*later)):
             what = buffer_name(changes, store.value)
             raise refusal(self, f"{what} changes before {buffer.name} is read", span)
-        if any(isinstance(n, Load | Search) for n in walk(store.value)):
+        if any(read_by(store.value)):
             conds = stored_conditions(site, picks)
             if conds is None or not reads_are_stored(func, seq(*later), buffer, picks, conds):
                 why = f"{buffer.name} may be read where the block stores nothing"

@@ -11,10 +11,10 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, Linear, mentions
-from spcomp.ir.arith.memory import reads_of, writes_of
+from spcomp.ir.arith.memory import are_constant, reads_of, writes_of
 from spcomp.ir.arith.proof import Prover
 from spcomp.ir.arith.simplify import simplify
-from spcomp.ir.axis import AnyBuffer, memory_of
+from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import BinOp, Const, Expr, Select, Var, binary, cast
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
@@ -119,13 +119,12 @@ class Producer(Move):
         if index is None:
             return None
         inner = dict(self.loop_accesses.inner)
-        changed = writes_of(self.loop.body)
         reads = [n for n in walk(index) if isinstance(n, Load | Search)]
         if reads and not self._guarded(buffer):
             return None  # where a condition is false, what the index reads may not exist
-        if any(mentions((n,), {*inner, *self.loop_accesses.opaque}) for n in reads) or any(
-            memory_of(n.buffer) in changed for n in reads
-        ):
+        if any(mentions((n,), {*inner, *self.loop_accesses.opaque}) for n in reads):
+            return None
+        if not are_constant((index,), self.loop.body):
             return None
         if variables(index) & self.loop_accesses.opaque:
             return None

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import both, conjuncts, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, binary, cast
 from spcomp.ir.func import Func
@@ -20,7 +21,6 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt
 from spcomp.schedule.steps.base import Makes, Step
@@ -133,9 +133,8 @@ class _Plan:
 
     def _check_untouched(self, place: list[Expr]) -> None:
         """Raise if the second nest could touch an element that was not touched before."""
-        loads = [n for i in place for n in walk(i) if isinstance(n, (Load, Search))]
         checked = {domain.buffer for domain in self.func.domains}
-        if self.block.init is None and any(n.buffer not in checked for n in loads):
+        if self.block.init is None and not checked.issuperset(read_by(*place)):
             raise self.error(f"an index of {self.target.name} may be wrong where nothing is added")
         picks = {x.var for x in self.picks}
         mixed = any(variables(term) & picks for term in self.where if self._is_lost(term))
@@ -149,18 +148,16 @@ class _Plan:
 
     def _known_at_call(self, extent: Expr) -> bool:
         """Whether *extent* can be the size of an allocation: constants and parameters."""
-        loads = any(isinstance(n, (Load, Search)) for n in walk(extent))
-        return not loads and variables(extent) <= {*self.func.params}
+        return not any(read_by(extent)) and variables(extent) <= {*self.func.params}
 
     def _check_reads(self) -> None:
         """Raise if anything but the update itself reads what is updated."""
         parts: list[Expr | None] = [self.block.where, *self.reduction.values]
         parts += [*self.reduction.indices, *self.block.values.values()]
         parts += [end for x in self.loops for end in (x.begin, x.end)]
-        memory = memory_of(self.target)
-        for node in (n for part in parts if part is not None for n in walk(part)):
-            if isinstance(node, (Load, Search)) and memory_of(node.buffer) is memory:
-                raise self.error(f"{node.buffer.name} is read and updated")
+        for buffer in read_by(*(part for part in parts if part is not None)):
+            if memory_of(buffer) is memory_of(self.target):
+                raise self.error(f"{buffer.name} is read and updated")
 
     def build(self, names: Names) -> Stmt:
         """Return the buffer of partial results around the nests that make and combine them."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, bound_by, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import Axis, SparseBuffer, memory_of
 from spcomp.ir.expr import Expr, Var, binary, cast
@@ -19,7 +20,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Merge
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, substitute
-from spcomp.ir.stmt import For, If, Let, Seq, Stmt, Store, While
+from spcomp.ir.stmt import For, If, Let, Seq, Stmt, While
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.passes.assembly.marks import Ranks
@@ -95,8 +96,7 @@ def _reason(func: PosFunc, merge: Merge, cursor: int) -> str | None:
         return "its fiber differs from one intersection to the next"
     if any(isinstance(n, (If, While)) or (isinstance(n, Block) and n.where) for n in inside):
         return "whether it is looked at depends on a condition"
-    written = {memory_of(n.buffer) for n in walk(inside[0]) if isinstance(n, Store)}
-    if _memory(outer) & written:
+    if _memory(outer) & writes_of(inside[0]):
         return "its coordinates are written in between"
     return None
 
@@ -108,8 +108,7 @@ def _axis(cursor: Cursor) -> Axis | None:
 
 def _memory(cursor: Cursor) -> set[object]:
     """Return the memory that the coordinates and the bounds of *cursor* are read from."""
-    ends = (n for end in (cursor.begin, cursor.end) for n in walk(end))
-    read = {memory_of(n.buffer) for n in ends if isinstance(n, (Load, Search))}
+    read = reads_of(cursor.begin, cursor.end)
     return read if cursor.indices is None else {*read, memory_of(cursor.indices)}
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import from_zero, variables
-from spcomp.ir.arith.memory import writes_of
-from spcomp.ir.axis import memory_of
+from spcomp.ir.arith.memory import are_constant, read_by
 from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import statements
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
@@ -111,7 +109,5 @@ def _reduces(func: Func, loop: For) -> bool:
 def _known_at_launch(func: Func, end: Expr) -> bool:
     """Whether *end* can be computed before the program starts."""
     end = substitute(end, binding_values(func.body))
-    written = writes_of(func.body)
-    reads = [n.buffer for n in walk(end) if isinstance(n, (Load, Search))]
-    unchanged = all(b.data is not None and memory_of(b) not in written for b in reads)
-    return unchanged and variables(end) <= {*func.params}
+    given = all(buffer.data is not None for buffer in read_by(end))
+    return given and are_constant((end,), func.body) and variables(end) <= {*func.params}

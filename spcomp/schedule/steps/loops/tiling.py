@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
 from spcomp.ir.analysis.init_plan import init_plan
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import divides, prove, simplify
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, const
 from spcomp.ir.func import Func
@@ -147,7 +147,7 @@ class _Guard(Rewriter):
         self.cond, self.beyond = cond, set(pieces)
 
     def visit_Block(self, block: Block) -> Node:
-        if any(isinstance(n, (Load, Search)) for it in block.iters for n in walk(it.value)):
+        if any(read_by(*(it.value for it in block.iters))):
             return self.visit_Stmt(block)  # the values of iters are evaluated before the guard
         return block.replace(where=both(self.cond, block.where))
 
@@ -166,7 +166,7 @@ class _Guard(Rewriter):
     def _around(self, stmt: For | Let, parts: tuple[Expr, ...]) -> Node:
         if any(variables(part) & self.beyond for part in parts):
             self.beyond.add(stmt.var)
-            if any(isinstance(n, (Load, Search)) or may_fail(n) for e in parts for n in walk(e)):
+            if any(read_by(*parts)) or any(map(may_fail, parts)):
                 return self.visit_Stmt(stmt)
         return stmt.replace(body=self.rewrite(stmt.body))
 

@@ -15,6 +15,7 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, positions
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, binary, cast, const, plain
@@ -203,14 +204,11 @@ class _Gather:
         """Raise unless *part* updates rows of the target that the first nest starts."""
         key, nest = part.keys, part.nest
         same = part.store.buffer is self.target and part.update.combiner == self.combiner
-        reads = [n for n in walk(nest) if isinstance(n, Load | Search)]
+        reads = sum(memory_of(buffer) is memory_of(self.target) for buffer in read_by(nest))
         row = part.store.indices[0]
         at = None if row is None else plain(substitute(row, binding_values(nest)))
         own = isinstance(at, Load) and at.buffer is key.buffer
-        if (
-            not (same and own)
-            or sum(memory_of(n.buffer) is memory_of(self.target) for n in reads) != 1
-        ):
+        if not (same and own) or reads != 1:
             raise self.error(f"{nest.var.name!r} updates or reads something else", nest)
         ends = [(self.rows.end, cast(key.axis.length, int64))]
         if (part.column is None) != (self.columns is None):

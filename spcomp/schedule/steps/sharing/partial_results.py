@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.dtypes import int64
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import (
@@ -20,6 +19,7 @@ from spcomp.ir.analysis.reduction import (
 )
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import same_value
+from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const, plain
 from spcomp.ir.func import Func
@@ -97,14 +97,12 @@ def shared_update(loop: For) -> Reduction | None:
         for r in others
     )
     memory, inside = memory_of(first.buffer), bound_in(loop)
-    reads = [n for n in _reads(loop) if memory_of(n.buffer) is memory]
-    changed = {memory_of(n.buffer) for n in walk(loop.body) if isinstance(n, Alloc | Store)}
+    reads = [buffer for buffer in read_by(loop) if memory_of(buffer) is memory]
+    changed = writes_of(loop.body) | private
     fixed = not any(
-        variables(i) & inside or any(memory_of(n.buffer) in changed for n in _reads(i))
-        for i in first.indices
-        if i is not None
+        variables(i) & inside or reads_of(i) & changed for i in first.indices if i is not None
     )
-    alone = len(reads) == len(stores) and all(n.buffer is first.buffer for n in reads)
+    alone = len(reads) == len(stores) and all(buffer is first.buffer for buffer in reads)
     return first if all(same) and fixed and alone and not first.is_tuple else None
 
 
@@ -149,17 +147,13 @@ def dense_extents(buffer: AnyBuffer) -> tuple[Expr | None, ...]:
     return tuple(None if length is None else cast(length, int64) for length in dense)
 
 
-def _reads(node: Node) -> Iterator[Load | Search]:
-    return (n for n in walk(node) if isinstance(n, (Load, Search)))
-
-
 def _at_most(func: Func, loop: For) -> Expr | None:
     """Return the trip count of *loop*, or a constant bound of it; None if neither is known."""
     lets = (n for n in path_to(func, loop) if isinstance(n, Let))
     end = {let.var: let.value for let in lets}.get(loop.end, loop.end)  # type: ignore[call-overload]
     if isinstance(end, BinOp) and end.op == "min" and isinstance(end.rhs, Const):
         return end.rhs
-    return None if any(_reads(end)) or variables(end) - {*func.params} else end
+    return None if any(read_by(end)) or variables(end) - {*func.params} else end
 
 
 def _partial(loop: For, reduction: Reduction, names: Names, most: Expr) -> Stmt:

@@ -12,6 +12,7 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, parent_at
 from spcomp.ir.analysis.reduction import accumulator, identity
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.axis import Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Select, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
@@ -277,8 +278,7 @@ def key_load(func: Func, loop: For) -> Load | None:
     """Return the load of an iteration's coordinate, in terms of loops outside; None: none."""
     values = binding_values(loop.body)
     inside = {n.var for n in walk(loop) if isinstance(n, (For, Let))}
-    handles = {axis.indices for axis in func.axes} - {None}
-    handles -= {n.buffer.data for n in walk(loop.body) if isinstance(n, Store)}
+    handles = {axis.indices for axis in func.axes} - {None} - writes_of(loop.body)
     for node in walk(loop.body):
         if isinstance(node, Load) and node.mask is None and node.buffer.data in handles:
             load = substitute(node, values)
@@ -327,8 +327,8 @@ def sorted_keys(func: Func, loop: For) -> Keys | None:
     """Return the sorted coordinates at which *loop* does all its writes; None if there are none."""
     values = binding_values(loop.body)
     private = {n.buffer for n in walk(loop.body) if isinstance(n, Alloc)}
-    accesses = [n for n in walk(loop.body) if isinstance(n, (Load, Store))]
-    written = {memory_of(n.buffer) for n in accesses if isinstance(n, Store)} - private
+    written = writes_of(loop.body) - private
+    accesses = (n for n in walk(loop.body) if isinstance(n, (Load, Store)))
     touched = [n for n in accesses if memory_of(n.buffer) in written]
     if any(isinstance(n, Search) and memory_of(n.buffer) in written for n in walk(loop.body)):
         return None

@@ -11,6 +11,7 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, plus, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import as_reduction
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, SearchKind, Var, binary, cast, const, plain
 from spcomp.ir.func import Func
@@ -110,15 +111,13 @@ class _Runs:
         if not unguarded or not isinstance(store, Store) or not isinstance(update, Store):
             raise self.error("a block does more than store one element")
         target = memory_of(update.buffer)
-        reads = [n for n in walk(self.loop) if isinstance(n, (Load, Search))]
         if store.buffer is not update.buffer or as_reduction(update) is None:
             raise self.error(f"{self.step.rows!r} does not start what {self.step.loop!r} updates")
-        if sum(memory_of(n.buffer) is target for n in reads) != 1:
+        if sum(memory_of(buffer) is target for buffer in read_by(self.loop)) != 1:
             raise self.error(f"{update.buffer.name} is read elsewhere too")
         meaning = self._meaning(store, update)
         value = substitute(store.value, start.values)
-        reads_any = any(isinstance(n, (Load, Search)) for n in walk(value))
-        if reads_any or self.rows.var in variables(value):
+        if any(read_by(value)) or self.rows.var in variables(value):
             raise self.error("what an element starts from is not the same for all rows")
         return substitute(value, meaning)
 

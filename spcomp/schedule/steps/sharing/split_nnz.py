@@ -9,12 +9,13 @@ from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.names import Names
+from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
-from spcomp.ir.stmt import For, Let, Stmt, Store
+from spcomp.ir.stmt import For, Let, Stmt
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements, walk
 from spcomp.knobs import Knobs
@@ -91,15 +92,14 @@ def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
     The loop must run over all rows, serially or in parallel, and load where the fiber of its row
     begins and ends.
     """
-    handles = {axis.indptr for axis in func.axes if axis.is_variable}
-    written = {n.buffer.data for n in walk(loop.body) if isinstance(n, Store)}
+    handles = {axis.indptr for axis in func.axes if axis.is_variable} - writes_of(loop.body)
     values = binding_values(loop.body)
     shifts_of: dict[SparseBuffer, set[int]] = {}
     for node in walk(loop.body):
         if not isinstance(node, Load) or not isinstance(node.buffer, SparseBuffer):
             continue
         buffer, index = node.buffer, node.indices[-1] if len(node.indices) == 1 else None
-        if buffer.data not in handles - written or index is None:
+        if buffer.data not in handles or index is None:
             continue
         index = substitute(index, values)
         for shift in (0, 1):

@@ -8,7 +8,7 @@ from math import gcd, prod
 from typing import ClassVar
 
 from spcomp.dtypes import DType, bool_, int32, int64
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, conjuncts, from_zero, plus, times, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import positions
@@ -23,7 +23,6 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import MOST_TRIPS, Alloc, For, If, Let, LoopKind, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import walk
 from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt, runs_once
@@ -138,8 +137,8 @@ class RunParts:
             name = self.store.buffer.name
             raise self.step.error(f"{name} is not updated by + * min max and or", self.loop)
         target = memory_of(self.store.buffer)
-        reads = [n for n in walk(self.loop) if isinstance(n, (Load, Search))]
-        if sum(memory_of(n.buffer) is target for n in reads) != 1 or self.store.mask is not None:
+        reads = sum(memory_of(buffer) is target for buffer in read_by(self.loop))
+        if reads != 1 or self.store.mask is not None:
             raise self.step.error(f"{self.store.buffer.name} is read elsewhere too", self.loop)
         return reduction
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.errors import ScheduleError
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, identity
 from spcomp.ir.analysis.regions import annotate_regions
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import divides, simplify
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, UnOp, Var, binary, const
@@ -102,8 +103,11 @@ class _Plan:
     def check(self) -> None:
         """Raise unless all extents are known, and padding leaves the result as it is."""
         for x in self.loops:
-            loads = any(isinstance(n, (Load, Search)) for n in walk(x.end))
-            if not from_zero(x) or loads or not variables(x.end) <= {*self.func.params}:
+            if (
+                not from_zero(x)
+                or any(read_by(x.end))
+                or not variables(x.end) <= {*self.func.params}
+            ):
                 raise self.error(f"how often {x.var.name!r} runs is not known at the call")
         reduction = as_reduction(self.block.body)
         if reduction is None or reduction.is_tuple or not isinstance(self.block.body, Store):

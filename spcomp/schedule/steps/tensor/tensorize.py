@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import ClassVar
 
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.linear import same_value
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
 from spcomp.ir.expr import BinOp, Const, Expr, Var
@@ -179,9 +180,9 @@ class Binding:
                 return f"two elements of what is written may be one element of {part.name}"
         changed = {memory_of(self.parts[buffer][0]) for buffer in written}
         exprs = (i for _, indices in self.parts.values() for i in indices if i is not None)
-        for node in (n for expr in (*exprs, *self.scalars.values()) for n in walk(expr)):
-            if isinstance(node, (Load, Search)) and memory_of(node.buffer) in changed:
-                return f"an index or a parameter reads {node.buffer.name}, which is written"
+        for buffer in read_by(*exprs, *self.scalars.values()):
+            if memory_of(buffer) in changed:
+                return f"an index or a parameter reads {buffer.name}, which is written"
         return None
 
     def _is_part(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> bool:
