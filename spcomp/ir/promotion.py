@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from spcomp.dtypes import SCALARS, DType, bool_, float64, int64, promote, uint64
 from spcomp.ir.expr import (
     CALLS,
+    COMPARISONS,
     BinOp,
     BinOpKind,
     Broadcast,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _RANK = {"bool": 0, "int": 1, "uint": 1, "bfloat": 2, "float": 2}
 BITWISE = frozenset({"&", "|", "^", "<<", ">>"})
-COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!="})
 _MIRRORED: dict[BinOpKind, BinOpKind] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 FLOAT_CALLS = CALLS - {"abs", "fma", "popcount"}  # applied to integers they give a float64
 _PLURAL = {"bool": "bools", "int": "integers", "uint": "integers", "bfloat": "floats"}

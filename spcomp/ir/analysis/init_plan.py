@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spcomp.ir.expr import BinOp, Expr, Var
+from spcomp.ir.analysis.exprs import conjuncts, variables
+from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import For, Let, Stmt
-from spcomp.ir.visitor import Walker, walk
+from spcomp.ir.visitor import Walker
 
 Loop: TypeAlias = For | Merge
 
@@ -30,8 +31,8 @@ class Nest:
 
     def computable(self, cond: Expr | None) -> tuple[list[Expr], bool]:
         """Return the terms of the conjunction *cond* without lost variables; and if that is all."""
-        terms = _terms(cond)
-        computable = [term for term in terms if self.lost.isdisjoint(_variables(term))]
+        terms = conjuncts(cond)
+        computable = [term for term in terms if self.lost.isdisjoint(variables(term))]
         return computable, len(computable) == len(terms)
 
 
@@ -71,12 +72,12 @@ class _Planner(Walker):
         self.path.pop()
 
     def visit_Let(self, node: Let) -> None:
-        self.feeds[node.var] = self._loops(_variables(node.value))
+        self.feeds[node.var] = self._loops(variables(node.value))
         self.visit_Node(node)
 
     def visit_Block(self, node: Block) -> None:
         for it in node.iters:
-            self.feeds[it.var] = self._loops(_variables(it.value))
+            self.feeds[it.var] = self._loops(variables(it.value))
         if node.init is not None:
             self._place(node, node.init)
         outer = self.path, self.feeds
@@ -93,27 +94,15 @@ class _Planner(Walker):
             return
         path, loop = tuple(self.path[start[0] :]), start[1]
         spatial = {it.var for it in block.iters if it.kind == "S"}
-        kept = self._loops(spatial | _variables(init))
+        kept = self._loops(spatial | variables(init))
         for _, inner in reversed(loops):  # their begin and end may depend on loops around them
             if inner in kept and isinstance(inner, For):
-                kept |= self._loops(_variables(inner.begin) | _variables(inner.end))
+                kept |= self._loops(variables(inner.begin) | variables(inner.end))
         skipped = {inner for k, inner in loops if k >= start[0]} - kept
         lost = {var for var, loops in self.feeds.items() if not skipped.isdisjoint(loops)}
         lost |= {it.var for it in block.iters if it.kind == "R"}
         nest = Nest(block, path, kept, frozenset(lost))
         self.plan.setdefault(loop, []).append(nest)
 
-    def _loops(self, variables: Iterable[Var]) -> frozenset[Loop]:
-        return frozenset[Loop]().union(*(self.feeds.get(var, frozenset()) for var in variables))
-
-
-def _variables(node: Node) -> set[Var]:
-    return {x for x in walk(node) if isinstance(x, Var)}
-
-
-def _terms(cond: Expr | None) -> list[Expr]:
-    if cond is None:
-        return []
-    if isinstance(cond, BinOp) and cond.op == "and":
-        return _terms(cond.lhs) + _terms(cond.rhs)
-    return [cond]
+    def _loops(self, used: Iterable[Var]) -> frozenset[Loop]:
+        return frozenset[Loop]().union(*(self.feeds.get(var, frozenset()) for var in used))

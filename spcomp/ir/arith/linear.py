@@ -274,13 +274,17 @@ class Algebra:
                 return self._widen(expr, a)
         return atom(expr)
 
-    def interval(self, form: Linear) -> Interval:
-        """Return the interval of the sum, as an integer without limits."""
+    def interval(self, form: Linear, lows: Mapping[Key, int] | None = None) -> Interval:
+        """Return the interval of the sum, as an integer without limits.
+
+        *lows*: what atoms are at least, by their keys.
+        """
         total = Interval(0, 0)
         for term in form.terms.values():
             part = Interval(term.factor, term.factor)
             for factor in term.atoms:
-                part *= bounds_of(factor, self.env)
+                bounds = bounds_of(factor, self.env)
+                part *= bounds & Interval(lows.get(key_of(factor))) if lows else bounds
             total += part
         return total
 

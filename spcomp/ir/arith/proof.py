@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from spcomp.dtypes import DType
 from spcomp.ir.access import Load
 from spcomp.ir.arith.alike import up_to_names
-from spcomp.ir.arith.bounds import Env, Interval, as_env, bounds_of
+from spcomp.ir.arith.bounds import Env, Interval, as_env
 from spcomp.ir.arith.linear import (
     ONE,
     Algebra,
@@ -195,14 +195,7 @@ class Prover:
 
     def interval(self, form: Linear) -> Interval:
         """Return the interval of *form*."""
-        total = Interval(0, 0)
-        for term in form.terms.values():
-            part = Interval(term.factor, term.factor)
-            for factor in term.atoms:
-                at_least = Interval(self.lows.get(key_of(factor))) if self.lows else Interval()
-                part *= bounds_of(factor, self.algebra.env) & at_least
-            total += part
-        return total
+        return self.algebra.interval(form, self.lows)
 
     def _by_choice(self, form: Linear, depth: int) -> bool | None:
         """Try the sides of a ``min`` or ``max``: one proof is enough, or both are needed."""

@@ -207,13 +207,6 @@ def conflicts(
     return tuple(clashes)
 
 
-def at_most_once(loop: For) -> bool:
-    """Whether *loop* runs at most once, whatever the arguments."""
-    ends = loop.begin, loop.end
-    low, high = (end.value if isinstance(end, Const) else None for end in ends)
-    return low is not None and high is not None and high - low <= 1
-
-
 def conflicts_between(first: Stmt, second: Stmt) -> tuple[Conflict, ...]:
     """Return the buffers of which *first* and *second* may touch one element that one writes.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spcomp.ir.analysis.exprs import ZERO, variables
+from spcomp.ir.analysis.exprs import ZERO, trip_count, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.vectors import can_vectorize
 from spcomp.ir.arith.bounds import Env, Interval
@@ -89,14 +89,7 @@ class Vectorize(Step):
 
 def _never_runs(func: Func, loop: For) -> bool:
     """Return whether a loop around *loop* has no iterations, as that over an empty bucket."""
-    empty = (
-        n
-        for n in statements(func.body)
-        if isinstance(n, For)
-        and isinstance(n.begin, Const)
-        and isinstance(n.end, Const)
-        and n.end.value <= n.begin.value
-    )
+    empty = (n for n in statements(func.body) if isinstance(n, For) and trip_count(n) == 0)
     return any(inner is loop for outer in empty for inner in statements(outer))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
+from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, trip_count, variables
 from spcomp.ir.analysis.init_plan import init_plan
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.memory import read_by
@@ -19,7 +19,6 @@ from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import (
-    at_most_once,
     changes_range,
     conflicts,
     loop_named,
@@ -317,7 +316,7 @@ class Reorder(Step):
 
         One of the two loops must have independent iterations, or both must only reduce.
         """
-        if at_most_once(first) or at_most_once(second):
+        if trip_count(first) in (0, 1) or trip_count(second) in (0, 1):
             return func
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
         if not conflicts(either[0]) or not (clashes := conflicts(either[1])):
