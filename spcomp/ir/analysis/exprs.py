@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+
 from spcomp.ir.arith.linear import variables_in
 from spcomp.ir.axis import AnyBuffer, SparseBuffer
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Select, Var, binary, cast, const
@@ -90,6 +93,11 @@ def conjuncts(guard: Expr | None) -> list[Expr]:
         case BinOp(op="and", lhs=lhs, rhs=rhs):
             return conjuncts(lhs) + conjuncts(rhs)
     return [guard]
+
+
+def conjunction(terms: Iterable[Expr | None]) -> Expr | None:
+    """Return the guard that holds where all *terms* do; None, which always holds, for none."""
+    return reduce(both, terms, None)
 
 
 def absolute(buffer: AnyBuffer, pos: Expr) -> tuple[Expr | None, ...]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import takewhile
 
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import both
+from spcomp.ir.analysis.exprs import conjunction
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.vectors import conditions_of, is_invariant
 from spcomp.ir.arith.memory import read_by
@@ -29,12 +28,12 @@ def unswitch(loop: For) -> tuple[Expr | None, For]:
     if not terms:
         return None, loop
     hoisted = list(takewhile(lambda term: is_invariant(term, loop.var, body), terms))
-    remaining = reduce(both, terms[len(hoisted) :], None)
+    remaining = conjunction(terms[len(hoisted) :])
     runs = BinOp("<", loop.begin, loop.end)
     if any(read_by(*hoisted)) and not prove(runs, {}):
         hoisted.insert(0, runs)
     inner = body if remaining is None else If(remaining, body, span=loop.body.span)
-    return reduce(both, hoisted, None), loop.replace(body=inner)
+    return conjunction(hoisted), loop.replace(body=inner)
 
 
 class NamedReads(Rewriter):

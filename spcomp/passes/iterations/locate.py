@@ -7,13 +7,12 @@ arrays is iterated; a search, whose outcome guards the access.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from spcomp.dtypes import bool_, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load, Search, Stored
-from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, guarded, may_fail
+from spcomp.ir.analysis.exprs import ZERO, both, conjunction, conjuncts, guarded, may_fail
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos, is_unit, path_indices
 from spcomp.ir.arith.linear import same_value
@@ -169,10 +168,8 @@ class Locator:
     def dense_access(self, buffer: Buffer, coords: tuple[Expr | None, ...], scope: Scope) -> Access:
         """Return the position of the element of a plain array, guarded by its shape."""
         indices = tuple(self.translate(i, scope) for i in coords if i is not None)
-        guard: Expr | None = None
-        for index, extent in zip(indices, buffer.shape, strict=True):
-            guard = both(guard, inside(index, extent))
-        return Access(indices, guard)
+        pairs = zip(indices, buffer.shape, strict=True)
+        return Access(indices, conjunction(inside(index, extent) for index, extent in pairs))
 
     def assembled_place(
         self, buffer: SparseBuffer, coords: tuple[Expr | None, ...], scope: Scope, node: Node
@@ -242,7 +239,7 @@ class Locator:
         terms = conjuncts(guard) if self.holds else []
         unknown = [part for part in terms if fingerprint(part) not in self.holds]
         is_conditional = len(unknown) < len(terms)
-        guard = reduce(both, unknown, None) if is_conditional else guard
+        guard = conjunction(unknown) if is_conditional else guard
         return Access(path_indices(buffer, places), guard, is_conditional=is_conditional)
 
     def _locate(self, axis: Axis, parent: Pos | None, coord: Expr, scope: Scope) -> Pos | None:
@@ -347,11 +344,8 @@ def inside(value: Expr, size: Expr) -> Expr | None:
 
 def _guard_of(places: dict[Axis, Pos]) -> Expr | None:
     parents = {axis.parent for axis in places}
-    guard: Expr | None = None
-    for axis, pos in places.items():
-        if axis not in parents:  # the guard of the deepest axis implies those above
-            guard = both(guard, pos.guard)
-    return guard
+    # the guard of the deepest axis implies those above
+    return conjunction(pos.guard for axis, pos in places.items() if axis not in parents)
 
 
 def _same_fiber(other: Axis, pos: Pos, axis: Axis, parent: Pos | None) -> bool:

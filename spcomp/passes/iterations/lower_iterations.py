@@ -9,7 +9,7 @@ from typing import cast as typed
 
 from spcomp.errors import LoweringError
 from spcomp.ir.analysis.copies import Fresh
-from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, variables
+from spcomp.ir.analysis.exprs import ZERO, conjunction, conjuncts, variables
 from spcomp.ir.analysis.forest import check_layouts
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
@@ -171,9 +171,7 @@ class _Lowerer(Visitor[Stmt]):
 
     def _body(self, it: SpIter, scope: Scope) -> Stmt:
         """Return the body, guarded such that each variable has a coordinate."""
-        present: Expr | None = None
-        for var in it.vars:
-            present = both(present, scope.bindings[var].present)
+        present = conjunction(scope.bindings[var].present for var in it.vars)
         outer = self.locator.holds
         self.locator.holds = outer | frozenset(map(fingerprint, conjuncts(present)))
         inner = self.lower(it.body, scope)

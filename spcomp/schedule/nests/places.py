@@ -9,7 +9,7 @@ from typing import TypeAlias
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, both, conjuncts, variables
+from spcomp.ir.analysis.exprs import ZERO, conjunction, conjuncts, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import longest_fiber, positions
 from spcomp.ir.analysis.regions import annotate_regions
@@ -188,10 +188,8 @@ class Place:
             iters.append(BlockIter(var, pick.extent, copies(pick.value)))
             place[pick.var] = var
         index = tuple(None if i is None else copies(substitute(i, place)) for i in self.indices)
-        where: Expr | None = None
         values = {**block.values, **place}
-        for term in conjuncts(block.where):
-            where = both(where, copies(substitute(term, values)))
+        where = conjunction(copies(substitute(term, values)) for term in conjuncts(block.where))
         local_index = tuple(it.var for it in iters) or (ZERO,)
         stmt = move(Load(self.buffer, index), Load(local, local_index))
         name = names.unique(f"{block.name}{suffix}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from spcomp.ir.analysis.exprs import ZERO, both, variables
+from spcomp.ir.analysis.exprs import ZERO, conjunction, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
@@ -190,16 +190,13 @@ class Consumer(Move):
     def _nest(self, values: dict[Var, Expr], loops: list[For], terms: list[Expr]) -> Stmt:
         """Return the nest of the block as it stands in the loop."""
         remaining = [node for node in self.site.path if getattr(node, "var", None) not in values]
-        where: Expr | None = None
-        for term in terms:
-            where = both(where, term)
         ends = [end for node in remaining if isinstance(node, For | Let) for end in ends_of(node)]
         if terms and any(read_by(*ends)):
             raise self.error("a range in its nest may not be computed where there are no elements")
         moved = {var for var in values if values[var] is not var}
         final = {var: values[var] for var in moved}
         block = substitute(self.site.block, final)
-        body: Stmt = block if where is None else block.replace(where=both(where, block.where))
+        body: Stmt = block.replace(where=conjunction((*terms, block.where))) if terms else block
         for node in reversed(remaining):
             assert isinstance(node, For | Let)
             body = substitute(node.replace(body=seq()), final).replace(body=body)

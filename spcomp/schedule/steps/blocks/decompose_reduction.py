@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import both, conjuncts, variables
+from spcomp.ir.analysis.exprs import conjunction, conjuncts, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import memory_of
@@ -174,9 +174,7 @@ class Start:
         )
         values: dict[Var, Expr] = dict(fresh)
         values |= {old.var: new.var for old, new in zip(spatial, iters, strict=True)}
-        where: Expr | None = None
-        for term in self.where:
-            where = both(where, substitute(term, values))
+        where = conjunction(substitute(term, values) for term in self.where)
         init = NOTHING if self.block.init is None else substitute(self.block.init, values)
         name = names.unique(f"{self.block.name}_init")
         body: Stmt = Block(name, iters, (), (), None, init, where)

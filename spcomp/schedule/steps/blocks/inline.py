@@ -8,7 +8,7 @@ from typing import ClassVar
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import both, conjuncts, variables
+from spcomp.ir.analysis.exprs import both, conjunction, conjuncts, variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.injectivity import element_key
@@ -257,18 +257,16 @@ class _Reversed:
 
     def _where(self, at: dict[Var, Expr], values: dict[Var, Expr]) -> Expr | None:
         """Return the condition of the block, and that it reads the element; None: always."""
-        where: Expr | None = None
+        terms: list[Expr] = []
         names = self.producer.block.values
         inside = follows(self.func, (*self.producer.above, *self.producer.path))
         for loop in self.site.loops:
             value = at[loop.var]
             low, high = (substitute(end, at) for end in (loop.begin, loop.end))
-            for term in (BinOp("<=", low, value), BinOp("<", value, high)):
-                if not inside(substitute(term, names)):
-                    where = both(where, term)
-        for term_here in conjuncts(self.site.block.where):
-            where = both(where, substitute(term_here, values))
-        return where
+            bounds = (BinOp("<=", low, value), BinOp("<", value, high))
+            terms += [term for term in bounds if not inside(substitute(term, names))]
+        own = conjuncts(self.site.block.where)
+        return conjunction((*terms, *(substitute(term, values) for term in own)))
 
 
 class _Put(Rewriter):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
 
 from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, both, variables
+from spcomp.ir.analysis.exprs import ZERO, both, conjunction, variables
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.linear import Algebra, Linear, mentions
 from spcomp.ir.arith.memory import are_constant, reads_of, writes_of
@@ -154,7 +153,7 @@ class Producer(Move):
             changed = any(n.buffer in writes_of(self.loop.body) for n in loads)
             if cond is None or changed or variables(cond) & ({*inside.inner} | inside.opaque):
                 return False
-        self.guard = reduce(both, paths[0], None)
+        self.guard = conjunction(paths[0])
         return True
 
     def _nest(self, regions: dict[Var, tuple[Expr, Expr]]) -> Stmt:

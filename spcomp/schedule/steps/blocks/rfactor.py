@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import both, conjuncts, from_zero, variables
+from spcomp.ir.analysis.exprs import conjunction, conjuncts, from_zero, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, accumulator, as_reduction, combine, identity
 from spcomp.ir.analysis.regions import annotate_regions
@@ -205,15 +205,12 @@ class _Plan:
         else:
             start = identity(reduction.combiner, partial.dtype)
             body = substitute(_Redirect(self.target, partial, place).rewrite(block.body), values)
-        where: Expr | None = None
-        for term in self.where:
-            where = both(where, term)
         new_block = block.replace(
             name=names.unique(f"{block.name}_rf"),
             iters=tuple(iters),
             init=Store(partial, place, start),
             body=body,
-            where=where,
+            where=conjunction(self.where),
             attrs=tuple(item for item in block.attrs if item[0] != "atomic"),  # nobody shares them
         )
         return nest(self.loops, new_block)
@@ -233,15 +230,12 @@ class _Plan:
         ranges = {fresh[x.var]: x.end for x in (*self.picks, self.loop)}
         calls = _iters_for(names, iters, ranges, {fresh[self.loop.var]})
         value = Load(partial, self._place({old: calls[new] for old, new in fresh.items()}))
-        where: Expr | None = None
-        for term in self.where:
-            if not self._is_lost(term):
-                where = both(where, substitute(term, values))
+        where = [substitute(term, values) for term in self.where if not self._is_lost(term)]
         new_block = block.replace(
             iters=tuple(iters),
             init=None if block.init is None else substitute(block.init, values),
             body=substitute(self._update(value), values),
-            where=where,
+            where=conjunction(where),
         )
         loops = [
             x.replace(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from spcomp.errors import ScheduleError
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.exprs import ZERO, both, from_zero, may_fail, variables
+from spcomp.ir.analysis.exprs import ZERO, conjunction, from_zero, may_fail, variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.reduction import Reduction, as_reduction, identity
 from spcomp.ir.analysis.regions import annotate_regions
@@ -239,10 +239,11 @@ class _Plan:
         """Return the nest that copies an operand and pads it with *fill*."""
         loops, iters, place, name = self._nest(names, operand, "_pad", original=False)
         ends = {loop.var: loop.end for loop in self.loops}
-        inside: Expr | None = None
-        for it, var in zip(iters, operand.axes, strict=True):
-            if var in self.padded:
-                inside = both(inside, binary("<", it.var, ends[var]))
+        inside = conjunction(
+            binary("<", it.var, ends[var])
+            for it, var in zip(iters, operand.axes, strict=True)
+            if var in self.padded
+        )
         dtype = operand.buffer.dtype
         value: Expr = Load(operand.buffer, place)
         if inside is not None:
