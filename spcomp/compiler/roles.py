@@ -14,7 +14,7 @@ from spcomp.ir.expr import Expr, Var
 from spcomp.ir.func import Func
 from spcomp.ir.position import Block, Cursor, Region
 from spcomp.ir.stmt import For, If, Prefetch, Seq, Stmt, Store
-from spcomp.ir.visitor import Walker, walk
+from spcomp.ir.visitor import Walker, below, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -133,7 +133,7 @@ class _Accesses(Walker):
         if store is None or not any(_updates(n, store) for n in walk(value)):
             self.visit(value)
             return
-        for child in _child_nodes(value) if not _updates(value, store) else ():
+        for child in below(value) if not _updates(value, store) else ():
             if isinstance(child, Expr):
                 self._visit_value(child, store)
 
@@ -147,12 +147,6 @@ def _updates(value: Node, store: Store) -> bool:
     )
 
 
-def _child_nodes(node: Node) -> Iterator[Node]:
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        yield from (c for c in (child if isinstance(child, tuple) else (child,)) if c is not None)
-
-
 def _same(a: Node | None, b: Node | None) -> bool:
     """Whether two index expressions are equal; a variable equals itself only."""
     if a is b or a is None or b is None:
@@ -160,11 +154,11 @@ def _same(a: Node | None, b: Node | None) -> bool:
     if type(a) is not type(b) or isinstance(a, Var):
         return False
     data = [f for f in a.FIELDS if f not in a.CHILDREN and f != "span"]
-    below, other = tuple(_child_nodes(a)), tuple(_child_nodes(b))
+    ours, others = below(a), below(b)
     return (
         all(getattr(a, f) == getattr(b, f) for f in data)
-        and len(below) == len(other)
-        and all(_same(x, y) for x, y in zip(below, other, strict=True))
+        and len(ours) == len(others)
+        and all(_same(x, y) for x, y in zip(ours, others, strict=True))
     )
 
 

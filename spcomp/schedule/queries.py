@@ -11,7 +11,7 @@ from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nests import find_block, find_loop
 from spcomp.schedule.steps.loops.annotate import Value, find_target
 
@@ -109,8 +109,5 @@ def _outermost(parts: Iterable[Node]) -> list[Block]:
         if isinstance(node, Block):
             result.append(node)
             continue
-        for name in reversed(node.CHILDREN):
-            child = getattr(node, name)
-            items = child if isinstance(child, tuple) else (child,)
-            stack += [x for x in reversed(items) if x is not None and not isinstance(x, Expr)]
+        stack += [x for x in reversed(below(node)) if not isinstance(x, Expr)]
     return result

@@ -15,10 +15,11 @@ from spcomp.ir.analysis.names import distinct
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
 from spcomp.ir.module import Launch, Module
+from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.program import CoordFunc, FlatFunc
 from spcomp.ir.stmt import For
-from spcomp.ir.visitor import statements
+from spcomp.ir.visitor import below, statements
 from spcomp.passes.pipelines import legal, lower_sparse_buffer, lower_sparse_iter
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_block
@@ -241,7 +242,7 @@ def _names(func: Func, what: str) -> Iterator[str]:
 
 def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:
     result: list[tuple[tuple[str, ...], Block]] = []
-    stack: list[tuple[object, tuple[str, ...]]] = [(func.body, ())]
+    stack: list[tuple[Node, tuple[str, ...]]] = [(func.body, ())]
     while stack:
         node, loops = stack.pop()
         match node:
@@ -250,11 +251,8 @@ def _blocks_with_loops(func: Func) -> list[tuple[tuple[str, ...], Block]]:
                 stack.append((node.body, ()))
             case For():
                 stack.append((node.body, (*loops, node.var.name)))
-            case tuple():
-                stack.extend((item, loops) for item in node if item is not None)
-            case _ if hasattr(node, "CHILDREN"):
-                children = (getattr(node, name) for name in node.CHILDREN)
-                stack.extend((child, loops) for child in children if child is not None)
+            case _:
+                stack.extend((child, loops) for child in below(node))
     return result
 
 

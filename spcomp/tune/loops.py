@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from spcomp.ir.arith.simplify import simplify
 from spcomp.ir.expr import BinOp, Const, Expr, Var
+from spcomp.ir.node import Node
 from spcomp.ir.stmt import For, While
-from spcomp.ir.visitor import Walker
+from spcomp.ir.visitor import Walker, below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -209,7 +210,7 @@ def _strides(indices: Iterable[Expr | None], lets: Mapping[Var, Expr]) -> dict[V
     """
     strides: dict[Var, int] = {}
     following = 1
-    stack: list[Expr] = [index for index in reversed(tuple(indices)) if index is not None]
+    stack: list[Node] = [index for index in reversed(tuple(indices)) if index is not None]
     while stack:
         expr = stack.pop()
         match expr:
@@ -223,8 +224,5 @@ def _strides(indices: Iterable[Expr | None], lets: Mapping[Var, Expr]) -> dict[V
                 strides[expr], following = following, 1
             case BinOp(op="*", lhs=Var(), rhs=Const(value=int(stride))):
                 following = stride
-        for name in reversed(expr.CHILDREN):
-            child = getattr(expr, name)
-            parts = child if isinstance(child, tuple) else (child,)
-            stack.extend(part for part in reversed(parts) if part is not None)
+        stack += reversed(below(expr))
     return strides

@@ -17,7 +17,7 @@ from spcomp.ir.access import Load
 from spcomp.ir.axis import SparseBuffer
 from spcomp.ir.expr import BinOp, Call, Cast, Const, Expr, UnOp, Var
 from spcomp.ir.position import Block
-from spcomp.ir.visitor import Visitor, walk
+from spcomp.ir.visitor import Visitor, below, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -157,7 +157,7 @@ class _Walk(Visitor[Known]):
 
     # Expressions: visiting one runs it
 
-    def all_of(self, parts: Iterable[Expr | None]) -> Known:
+    def all_of(self, parts: Iterable[Node | None]) -> Known:
         """Run *parts*; the value is the last one's."""
         total = NOTHING
         for part in parts:
@@ -168,17 +168,13 @@ class _Walk(Visitor[Known]):
 
     def visit_Node(self, node: Node) -> Known:
         """Run the children of a node that means nothing else here."""
-        for name in node.CHILDREN:
-            child = getattr(node, name)
-            for part in child if isinstance(child, tuple) else (child,):
-                if part is not None:
-                    self.visit(part)
+        for part in below(node):
+            self.visit(part)
         return NOTHING
 
     def visit_Expr(self, expr: Expr) -> Known:
         """Run the operands: a Select, a vector."""
-        children = (getattr(expr, name) for name in expr.CHILDREN)
-        return self.all_of(p for c in children for p in (c if isinstance(c, tuple) else (c,)))
+        return self.all_of(below(expr))
 
     def visit_Const(self, number: Const) -> Known:
         return Known(float(number.value))

@@ -31,7 +31,7 @@ from spcomp.ir.position import Block, Cursor
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Rewriter, relink
 from spcomp.ir.stmt import Alloc, Attrs, If, Let, Prefetch, Seq, Stmt, Store, is_empty, seq
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.passes.decompose.decompose_parts import Part, RewriteTarget
 
 Fn = TypeVar("Fn", bound=Func)
@@ -198,11 +198,8 @@ def _preprocess_flags(node: Node) -> Iterator[bool]:
     if isinstance(node, (SpIter, Block)):
         yield bool(dict(node.attrs).get("preprocess"))
         return
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        for item in child if isinstance(child, tuple) else (child,):
-            if item is not None:
-                yield from _preprocess_flags(item)
+    for item in below(node):
+        yield from _preprocess_flags(item)
 
 
 def remove_unused_args(func: Fn) -> Fn:

@@ -13,7 +13,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import Rewriter
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store, seq
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import below, statements, walk
 from spcomp.schedule.nests.nests import Fresh, replace_stmt
 
 
@@ -99,11 +99,9 @@ class _Partition:
         """Return the largest statement with the inner loop that does not know the thread."""
         if self.outer.var not in _names(stmt):
             return stmt
-        for name in stmt.CHILDREN:
-            child = getattr(stmt, name)
-            for part in child if isinstance(child, tuple) else (child,):
-                if isinstance(part, Stmt) and self._has_inner(part):
-                    return self._once(part)
+        for part in below(stmt):
+            if isinstance(part, Stmt) and self._has_inner(part):
+                return self._once(part)
         return None
 
 

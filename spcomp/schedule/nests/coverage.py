@@ -16,7 +16,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import If, Stmt
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nearby import follows, wide
 from spcomp.schedule.nests.places import path_values
 from spcomp.schedule.nests.sites import Site, path_to
@@ -76,11 +76,8 @@ def _loads(node: Node, buffer: AnyBuffer, above: Path) -> Iterator[tuple[Load, P
         yield node, path
     if not any(isinstance(inner, Load) and inner.buffer is buffer for inner in walk(node)):
         return
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        for item in child if isinstance(child, tuple) else (child,):
-            if isinstance(item, Node):
-                yield from _loads(item, buffer, path)
+    for item in below(node):
+        yield from _loads(item, buffer, path)
 
 
 def _conditions(path: Path) -> Iterator[Expr]:

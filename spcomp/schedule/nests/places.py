@@ -25,7 +25,7 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import fingerprint
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.sites import (
     PathCopy,
     Site,
@@ -248,8 +248,5 @@ def unconditional_nodes(node: Node) -> Iterator[Node]:
         case Load(mask=mask) | Store(mask=mask) if mask is not None:
             return
         case _:
-            for name in node.CHILDREN:
-                child = getattr(node, name)
-                for item in child if isinstance(child, tuple) else (child,):
-                    if isinstance(item, Node):
-                        yield from unconditional_nodes(item)
+            for item in below(node):
+                yield from unconditional_nodes(item)

@@ -18,7 +18,7 @@ from spcomp.ir.position import Block, BlockIter
 from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, Let, Stmt, Store
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.legality.dependence import Conflict, conflicts, loops_of
 from spcomp.schedule.legality.order import ascending_axes
 from spcomp.schedule.legality.reductions import innermost, is_dot, reduces_over_threads
@@ -110,11 +110,9 @@ def path_to(func: Func, stmt: Node) -> tuple[Node, ...]:
 def _paths(node: Node, above: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
     path = (*above, node)
     yield path
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        for item in child if isinstance(child, tuple) else (child,):
-            if isinstance(item, Node) and not isinstance(item, Expr):
-                yield from _paths(item, path)
+    for item in below(node):
+        if not isinstance(item, Expr):
+            yield from _paths(item, path)
 
 
 def _site(block: Block, around: tuple[Node, ...]) -> Site:

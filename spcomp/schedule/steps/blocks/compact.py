@@ -16,7 +16,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Region
 from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step, find_named
 from spcomp.schedule.steps.sharing.split_nnz import binding_values
@@ -161,10 +161,7 @@ def _loops_to(stmt: Stmt, end: Stmt) -> list[For | While]:
         around = [*around, node] if isinstance(node, (For, While)) else around
         if node is end:
             return around
-        for name in node.CHILDREN:
-            child = getattr(node, name)
-            parts = child if isinstance(child, tuple) else (child,)
-            stack += [(part, around) for part in parts if isinstance(part, Stmt)]
+        stack += [(part, around) for part in below(node) if isinstance(part, Stmt)]
     return []
 
 

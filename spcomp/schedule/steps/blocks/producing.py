@@ -21,7 +21,7 @@ from spcomp.ir.position import Block, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.structural import fingerprint
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import below, walk
 from spcomp.schedule.legality.dependence import depends
 from spcomp.schedule.nests.nearby import Move, absolute
 from spcomp.schedule.nests.nests import replace_stmt
@@ -211,11 +211,8 @@ def _conditions(
             own = [None if otherwise is not None else substitute(cond, values)]
         case Block(where=Expr() as where):
             own = [substitute(where, values)]
-    for name in node.CHILDREN:
-        child = getattr(node, name)
-        for part in child if isinstance(child, tuple) else (child,):
-            if part is not None:
-                yield from ([*own, *path] for path in _conditions(part, buffer, values))
+    for part in below(node):
+        yield from ([*own, *path] for path in _conditions(part, buffer, values))
 
 
 def _hull(ends: list[tuple[Linear, Linear] | None]) -> tuple[Expr, Expr] | None:
