@@ -18,8 +18,8 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import If, Stmt
 from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nearby import follows, wide
-from spcomp.schedule.nests.places import path_values
 from spcomp.schedule.nests.sites import Site, path_to
+from spcomp.schedule.nests.values import path_values
 
 Path = tuple[Node, ...]
 

@@ -35,6 +35,7 @@ from spcomp.schedule.nests.sites import (
     parts_of,
     refusal,
 )
+from spcomp.schedule.nests.values import path_values
 
 Index: TypeAlias = tuple[Expr | None, ...]
 Transfer: TypeAlias = Callable[[Load, Load], Store]  # between an element and its local copy
@@ -211,17 +212,6 @@ def _through_lets(site: Site, used: Iterable[Var]) -> set[Var]:
 def site_values(site: Site) -> dict[Var, Expr]:
     """Return the values of the iters and lets of the nest, in its loop variables."""
     return path_values((*site.path, site.block))
-
-
-def path_values(path: Iterable[Node]) -> dict[Var, Expr]:
-    """Return the values of the iters and lets along *path*, in its loop variables."""
-    values: dict[Var, Expr] = {}
-    for node in path:
-        if isinstance(node, Let):
-            values[node.var] = substitute(node.value, values)
-        elif isinstance(node, Block):
-            values |= {it.var: substitute(it.value, values) for it in node.iters}
-    return values
 
 
 def _longest(axes: tuple[Axis, ...], indices: Index, var: Var) -> Expr | None:

@@ -15,8 +15,8 @@ from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import For, Let
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block, find_loop, inside_lets, replace_stmt
+from spcomp.schedule.nests.values import starts_inside
 from spcomp.schedule.steps.base import Makes, Step
-from spcomp.schedule.steps.sharing.split_nnz import starts_inside
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
 from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.values import binding_values
 from spcomp.schedule.steps.base import Step, find_named
-from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
 from spcomp.schedule.nests.cooperation import shared_by_threads
 from spcomp.schedule.nests.nests import find_loop, reduction_loops, replace_stmt
+from spcomp.schedule.nests.values import binding_values
 from spcomp.schedule.steps.base import Step, names_hint
 from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
-from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 _PARTIAL = "rfactor it first: each thread then has a partial result, and these are added up"
 

@@ -22,9 +22,10 @@ from spcomp.ir.program import PosFunc
 from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import For, Stmt, seq
 from spcomp.ir.structural import fingerprint
-from spcomp.ir.visitor import walk
+from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in
+from spcomp.schedule.nests.values import path_values
 from spcomp.schedule.steps.base import Step
 
 LINE = 64  # bytes that come with one prefetch
@@ -167,10 +168,8 @@ def fibers(func: PosFunc, loop: For) -> tuple[Fiber, ...]:
         return ()
     inner = {n.var for n in walk(loop.body, skip=Expr) if isinstance(n, For)}
     loads = [load for load in _loads(loop.body) if _in_fiber(load)] if inner else []
-    values: dict[Var, Expr] = {}
-    for block in walk(loop.body, skip=Expr) if loads else ():
-        if isinstance(block, Block):
-            values |= {var: substitute(value, values) for var, value in block.values.items()}
+    blocks = (n for n in statements(loop.body) if isinstance(n, Block))
+    values = path_values(blocks) if loads else {}
     axes, inner_vars, result = _sparse_axes(func.axes), bound_in(loop.body), dict[object, Fiber]()
     for load in (substitute(n, values) for n in loads):
         place = load.indices[-2]

@@ -28,10 +28,10 @@ from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import chain, find_loop, runs_once
 from spcomp.schedule.nests.sites import bound_in, refusal
+from spcomp.schedule.nests.values import binding_values
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.horizontal import Put, follow, together
 from spcomp.schedule.steps.sharing.segments import Keys, sorted_keys
-from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 TOGETHER = 8  # lists whose entries of a row are looked up at the same time, as registers hold them
 

@@ -42,15 +42,10 @@ from spcomp.schedule.legality.dependence import (
 )
 from spcomp.schedule.nests.nests import find_loop, runs_once
 from spcomp.schedule.nests.sites import bound_in, refusal
+from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.segments import Keys, sorted_keys
-from spcomp.schedule.steps.sharing.split_nnz import (
-    MAX_CHUNKS,
-    ROW,
-    binding_values,
-    ceil_div,
-    starts_inside,
-)
+from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, ROW
 
 
 @dataclass(frozen=True, slots=True)

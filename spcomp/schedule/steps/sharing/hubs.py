@@ -25,14 +25,9 @@ from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import Fresh, chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import refusal
+from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.sharing.split_nnz import (
-    MAX_CHUNKS,
-    binding_values,
-    ceil_div,
-    row_pointer,
-    starts_inside,
-)
+from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, row_pointer
 
 PIECES = 4  # a row that is worth splitting makes at least so many
 SHARE = 32  # and holds more than a 32nd of all elements

@@ -19,9 +19,9 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import MOST_TRIPS, Alloc, For, If, Let, Stmt, Store, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.schedule.nests.nests import nest, replace_stmt
+from spcomp.schedule.nests.values import ceil_div
 from spcomp.schedule.steps.sharing.partial_results import dense_extents
 from spcomp.schedule.steps.sharing.segments import Keys
-from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 from spcomp.schedule.steps.sharing.split_runs import NO, RunParts, SplitRuns, own_place
 
 

@@ -21,9 +21,9 @@ from spcomp.ir.stmt import Alloc, For, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.fibers import FiberNest
 from spcomp.schedule.nests.nests import find_loop, nest
+from spcomp.schedule.nests.values import ceil_div
 from spcomp.schedule.steps.base import Makes, Step
 from spcomp.schedule.steps.sharing.rescaled import Rescaled, Value
-from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.linear import same_value
 from spcomp.ir.arith.memory import read_by, reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer, Buffer, memory_of
-from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const, plain
+from spcomp.ir.expr import BinOp, Const, Expr, cast, const, plain
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, BlockIter
@@ -31,6 +31,7 @@ from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.nests.sites import bound_in, path_to, refusal
+from spcomp.schedule.nests.values import path_values
 from spcomp.schedule.steps.base import Step
 
 
@@ -122,13 +123,9 @@ def _exists(func: Func, loop: For, reduction: Reduction) -> bool:
 
     Proved if each index is 0 along an axis of length 1, or a loop around over the whole axis.
     """
-    values: dict[Var, Expr] = {}
-    ends: dict[Expr, Expr] = {}
-    for node in path_to(func, loop):
-        if isinstance(node, Block):
-            values |= {var: substitute(value, values) for var, value in node.values.items()}
-        elif isinstance(node, For) and from_zero(node):
-            ends[node.var] = node.end
+    path = path_to(func, loop)
+    values = path_values(node for node in path if isinstance(node, Block))
+    ends: dict[Expr, Expr] = {x.var: x.end for x in path if isinstance(x, For) and from_zero(x)}
     extents = dense_extents(reduction.buffer)
     for index, extent in zip(reduction.indices, extents, strict=True):
         place = None if index is None else plain(substitute(index, values))

@@ -17,8 +17,8 @@ from spcomp.ir.node import Node
 from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, seq
 from spcomp.ir.visitor import walk
+from spcomp.schedule.nests.values import ceil_div
 from spcomp.schedule.steps.sharing.hubs import RowSum, SizedStep
-from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
 UNEVEN = 32  # halves of a group differ by more than this part of its elements
 

@@ -25,14 +25,10 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum
-from spcomp.schedule.steps.sharing.split_nnz import (
-    MAX_CHUNKS,
-    binding_values,
-    ceil_div,
-    starts_inside,
-)
+from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import chain, find_loop
+from spcomp.schedule.nests.values import binding_values, ceil_div
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.segments import UseKey, key_load, sorted_keys
-from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS, binding_values, ceil_div
+from spcomp.schedule.steps.sharing.split_nnz import MAX_CHUNKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from typing import ClassVar
 
 from spcomp.dtypes import int64
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import ZERO, from_zero, variables
+from spcomp.ir.analysis.exprs import ZERO, from_zero
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.arith.memory import writes_of
 from spcomp.ir.axis import SparseBuffer
-from spcomp.ir.expr import BinOp, Expr, Var, binary, cast, const
+from spcomp.ir.expr import BinOp, binary, cast, const
 from spcomp.ir.func import Func
-from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, Let, Stmt
 from spcomp.ir.structural import expr_equal
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.partition import chunk_loop
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
 
 MAX_CHUNKS = 256
@@ -81,11 +81,6 @@ class SplitNnz(Step):
         return replace_stmt(func, loop, stmt)
 
 
-def ceil_div(a: Expr, b: Expr) -> Expr:
-    """Return ``a / b`` rounded up, of positive int64."""
-    return binary("//", a + b - 1, b)
-
-
 def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
     """Return the indptr whose rows *loop* runs over; None if there is none.
 
@@ -112,30 +107,6 @@ def row_pointer(func: Func, loop: For) -> SparseBuffer | None:
         if shifts == {0, 1} and from_zero(loop) and expr_equal(rows, loop.end):
             return buffer
     return None
-
-
-def binding_values(body: Stmt) -> dict[Var, Expr]:
-    """Return the values of the lets and of the iters of blocks in *body*."""
-    values: dict[Var, Expr] = {}
-    for node in statements(body):
-        match node:
-            case Block(iters=iters):
-                values |= {i.var: substitute(i.value, values) for i in iters}
-            case Let(var=var, value=value):
-                values[var] = substitute(value, values)
-    return values
-
-
-def starts_inside(func: Func, loop: For) -> bool:
-    """Whether a block in *loop* starts a reduction that *loop*, or a loop around it, drives."""
-    inner = {n.var for n in walk(loop.body) if isinstance(n, (For, Let))} | {*func.params}
-    values = binding_values(loop.body)
-    for node in walk(loop.body):
-        if isinstance(node, Block) and node.init is not None:
-            for it in node.iters:
-                if it.kind == "R" and variables(substitute(it.value, values)) - inner:
-                    return True
-    return False
 
 
 def nnz_chunks(func: Func, loop: str, size: int) -> SplitNnz | None:

@@ -23,9 +23,9 @@ from spcomp.ir.stmt import Alloc, For, If, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.values import ceil_div
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Row
-from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
 if TYPE_CHECKING:
     from spcomp.errors import Span

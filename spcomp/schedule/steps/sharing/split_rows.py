@@ -21,9 +21,9 @@ from spcomp.ir.rewrite import Replace, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_loop, nest, replace_stmt
+from spcomp.schedule.nests.values import ceil_div
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum
-from spcomp.schedule.steps.sharing.split_nnz import ceil_div
 
 
 @dataclass(frozen=True, slots=True)

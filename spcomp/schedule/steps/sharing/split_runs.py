@@ -27,10 +27,10 @@ from spcomp.knobs import CUDA_GRID
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.nests import chain, find_loop, nest, replace_stmt, runs_once
 from spcomp.schedule.nests.sites import path_to
+from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.partial_results import dense_extents
 from spcomp.schedule.steps.sharing.segments import Keys, key_load, sorted_keys
-from spcomp.schedule.steps.sharing.split_nnz import binding_values, ceil_div, starts_inside
 
 SIZE = 32  # partial sums in a part of them: after two rounds, one stands for a thousand parts
 ROUNDS = 2

@@ -22,8 +22,8 @@ from spcomp.ir.stmt import Alloc, Fail, For, Print, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import chain
+from spcomp.schedule.nests.values import binding_values
 from spcomp.schedule.steps.claims import without_false_claims
-from spcomp.schedule.steps.sharing.split_nnz import binding_values
 
 if TYPE_CHECKING:
     import numpy as np
