@@ -18,9 +18,9 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.iterations.lower_iterations import LowerIterations
 from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.claims import without_false_claims
 from spcomp.schedule.schedule import Schedule
 from spcomp.schedule.step import Trace
-from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.script.parse import parse_source
 from spcomp.target import Target
 from tests.layers import source

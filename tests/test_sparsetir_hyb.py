@@ -19,8 +19,8 @@ from spcomp.ir.interpret.program import interpret
 from spcomp.ir.stmt import For
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts, loops_of
+from spcomp.schedule.nests.claims import without_false_claims
 from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.script.parse import parse_source
 from spcomp.sparsetir import tir
 from spcomp.sparsetir.script import tir as T

@@ -22,9 +22,9 @@ from spcomp.passes.base import Hook, Pipeline, Stage, stage_of
 from spcomp.passes.flat.guard_accesses import GuardAccesses
 from spcomp.passes.pipelines import legal, to_flat, to_position
 from spcomp.schedule.default.facts import UNKNOWN, Facts
+from spcomp.schedule.nests.claims import without_false_claims, without_permissions
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.claims import without_false_claims, without_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

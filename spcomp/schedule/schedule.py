@@ -22,13 +22,13 @@ from spcomp.ir.stmt import For
 from spcomp.ir.visitor import below, statements
 from spcomp.passes.pipelines import legal, lower_sparse_buffer, lower_sparse_iter
 from spcomp.schedule.legality.dependence import loops_of
+from spcomp.schedule.nests.claims import without_false_claims
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.primitives_blocks import BlockPrimitives
 from spcomp.schedule.primitives_loops import IterationPrimitives, LoopPrimitives
 from spcomp.schedule.queries import Queries
 from spcomp.schedule.step import Trace
 from spcomp.schedule.steps.base import Problem, Step
-from spcomp.schedule.steps.claims import without_false_claims
 from spcomp.schedule.steps.iterations.sparse import find_iteration
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)

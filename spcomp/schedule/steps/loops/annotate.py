@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, TypeAlias
 
-from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.func import Func
-from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import MOST_TRIPS, For, Store
-from spcomp.ir.visitor import statements, walk
+from spcomp.ir.stmt import MOST_TRIPS, For
+from spcomp.ir.visitor import statements
 from spcomp.schedule.legality.dependence import conflicts, is_atomic, loops_of
-from spcomp.schedule.legality.order import ascending_axes
+from spcomp.schedule.nests.claims import updates_elements
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.steps.base import Step, find_named, names_hint
 
@@ -125,51 +122,10 @@ def check_permissions(step: Step, node: Target, old: Func, new: Func) -> None:
             raise step.error(why, node)
 
 
-def note_permission(func: Func, loop: For) -> For:
-    """Return *loop* of *func*, annotated as ``atomic`` if it needs the permission of a block.
-
-    The annotation stays with the loop, whatever later steps do to the block.
-    """
-    attrs = tuple(pair for pair in loop.attrs if pair[0] != "atomic")
-    if conflicts(loop, ascending=ascending_axes(func)):
-        attrs = (*attrs, ("atomic", True))
-    return loop.replace(attrs=attrs)
-
-
-def permission_hint(func: Func, loop: For) -> str:
-    """Return how *loop* of *func* may be bound nevertheless: by permissions, if they are enough."""
-    blocks = [b for b in statements(loop.body) if isinstance(b, Block) and _may_permit(b)]
-    permitted = _Permitting().rewrite(loop)
-    if not blocks or conflicts(permitted, atomic=True, ascending=ascending_axes(func)):
-        return ""
-    steps = ", ".join(f"annotate({block.name!r}, 'atomic', True)" for block in blocks)
-    return (
-        f"if the order of updates does not matter, {steps} permits to share them: in a script of"
-        ' the position stage, T.block_attr({"atomic": True}) in the block'
-    )
-
-
-class _Permitting(Rewriter):
-    """Makes all blocks that may permit shared updates do so."""
-
-    def visit_Block(self, block: Block) -> Node:
-        new = self.visit_Node(block)
-        assert isinstance(new, Block)
-        return new.replace(attrs=(*new.attrs, ("atomic", True))) if _may_permit(block) else new
-
-
-def _may_permit(block: Block) -> bool:
-    """Whether *block*, without blocks inside, updates elements and has no permission yet."""
-    inner = any(isinstance(n, Block) for n in statements(block.body))
-    return not (inner or is_atomic(block) or _permission_problem(block, value=True))
-
-
 def _permission_problem(node: Target, value: Value) -> str | None:
     if not isinstance(node, Block) or not isinstance(value, bool):
         return "atomic is True or False for a block"
-    if not any(isinstance(n, Store) and as_reduction(n) for n in walk(node.body)):
-        return "the block updates no element"
-    return None
+    return None if updates_elements(node) else "the block updates no element"
 
 
 def _at_least(value: Value, least: int) -> bool:

@@ -11,16 +11,15 @@ from spcomp.ir.expr import Expr
 from spcomp.ir.func import Func
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import THREADS, For
-from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import statements
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import reduces_over_threads
+from spcomp.schedule.nests.claims import binding_clash, note_permission, permission_hint
 from spcomp.schedule.nests.cooperation import shared_by_threads
 from spcomp.schedule.nests.nests import find_loop, reduction_loops, replace_stmt
 from spcomp.schedule.nests.values import binding_values
 from spcomp.schedule.steps.base import Step, names_hint
-from spcomp.schedule.steps.loops.annotate import note_permission, permission_hint
 
 _PARTIAL = "rfactor it first: each thread then has a partial result, and these are added up"
 
@@ -81,24 +80,6 @@ class Bind(Step):
         if outer is None or not self.thread.startswith("threadIdx"):
             return func
         return shared_by_threads(func, outer, loop) or func
-
-
-def binding_clash(func: Func, loop: For) -> str | None:
-    """Return why *loop* cannot have its grid index beside other loops of the nest, or None."""
-    nest = next(x for x in loops_of(func.body) if any(n is loop for n in statements(x)))
-    values = binding_values(func.body)
-    for other in loops_of(nest):
-        if other is loop or other.thread != loop.thread:
-            continue
-        for outer, inner in ((other, loop), (loop, other)):
-            if any(n is inner for n in statements(outer.body)):
-                return f"{outer.var.name!r}, bound to {loop.thread}, is around {inner.var.name!r}"
-        if not expr_equal(substitute(other.end, values), substitute(loop.end, values)):
-            return (
-                f"{other.var.name!r} is bound to {loop.thread} too, and is not known to run"
-                f" as often as {loop.var.name!r}"
-            )
-    return None
 
 
 def _reduces(func: Func, loop: For) -> bool:

@@ -22,9 +22,10 @@ from spcomp.ir.visitor import statements, walk
 from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.legality.order import with_order
 from spcomp.schedule.legality.reductions import innermost, is_dot
+from spcomp.schedule.nests.claims import note_permission
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
 from spcomp.schedule.steps.base import Step
-from spcomp.schedule.steps.loops.annotate import find_target, note_permission
+from spcomp.schedule.steps.loops.annotate import find_target
 
 
 def set_kind(func: Func, loop: For, kind: LoopKind) -> Func:

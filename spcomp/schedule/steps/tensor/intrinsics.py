@@ -21,9 +21,9 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, Fail, For, Print, Seq, Stmt, Store, While
 from spcomp.ir.structural import content_hash
 from spcomp.ir.visitor import walk
+from spcomp.schedule.nests.claims import without_false_claims
 from spcomp.schedule.nests.nests import chain
 from spcomp.schedule.nests.values import binding_values
-from spcomp.schedule.steps.claims import without_false_claims
 
 if TYPE_CHECKING:
     import numpy as np
