@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from spcomp.codegen.llvm.debug import Debug
-from spcomp.codegen.llvm.ops import ARITHMETIC, EXACT, register, row, splat, suffix, vector
+from spcomp.codegen.llvm.ops import (
+    ARITHMETIC,
+    EXACT,
+    is_literal,
+    register,
+    row,
+    splat,
+    suffix,
+    vector,
+)
 from spcomp.dtypes import DType, handle
 from spcomp.errors import InternalError
 from spcomp.ir.axis import AnyBuffer
@@ -127,7 +136,7 @@ class Code:
     def splat(self, value: str, dtype: DType, lanes: int) -> str:
         """Return the vector of *lanes* copies of the operand *value* of the scalar *dtype*."""
         scalar, kind = register(dtype), register(dtype.with_lanes(lanes))
-        if not value.startswith("%"):
+        if is_literal(value):
             return splat(kind, value)
         first = self.value(f"insertelement {kind} poison, {scalar} {value}, i64 0")
         order = f"{vector('i32', lanes)} zeroinitializer"

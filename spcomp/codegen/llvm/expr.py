@@ -16,6 +16,7 @@ from spcomp.codegen.llvm.ops import (
     BOOLEAN,
     EXTREME,
     INTRINSICS,
+    is_literal,
     literal,
     register,
     row,
@@ -374,7 +375,7 @@ def _fold(op: str, lhs: str, rhs: str) -> str | None:
         return rhs
     if op == "*" and "1" in (lhs, rhs):
         return rhs if lhs == "1" else lhs
-    if op not in "+-*" or lhs.startswith("%") or rhs.startswith("%"):
+    if op not in "+-*" or not (is_literal(lhs) and is_literal(rhs)):
         return None
     a, b = int(lhs), int(rhs)
     value = a + b if op == "+" else a - b if op == "-" else a * b

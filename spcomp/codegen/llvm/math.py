@@ -5,7 +5,6 @@ Nothing here traps: divisors of integers are made safe and a zero is reported to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
@@ -18,6 +17,7 @@ from spcomp.codegen.llvm.ops import (
     PURE,
     REDUCTIONS,
     float_literal,
+    integer_in,
     literal,
     register,
     row,
@@ -32,17 +32,11 @@ from spcomp.errors import LoweringError
 OnZero = Callable[[str], None]  # is given the i1 (or vector of i1): the divisor is zero
 
 
-def constant(operand: str) -> int | None:
-    """Return the integer that *operand* is in every lane, or None."""
-    match = re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", operand)
-    return int(match[1]) if match else None
-
-
 def divide(code: Code, op: str, dtype: DType, lhs: str, rhs: str, on_zero: OnZero) -> str:
     """Return ``lhs // rhs`` or ``lhs % rhs``, rounding towards minus infinity."""
     if dtype.is_float:
         return _divide_floats(code, op, dtype, lhs, rhs)
-    divisor = constant(rhs)
+    divisor = integer_in(rhs)
     if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
         return _by_power_of_two(code, op, dtype, lhs, divisor)
     if divisor is None or divisor in (0, -1):
@@ -130,7 +124,10 @@ def _signed_zero(code: Code, dtype: DType, value: str, like: str) -> str:
 def shift(code: Code, op: str, dtype: DType, lhs: str, rhs: str) -> str:
     """Return ``lhs << rhs`` or ``lhs >> rhs``; a shift by the width or more leaves no bit."""
     kind, truth = register(dtype), register_of_bool(dtype)
-    amount, name = constant(rhs), {"<<": "shl", ">>": "ashr" if dtype.kind == "int" else "lshr"}[op]
+    amount, name = (
+        integer_in(rhs),
+        {"<<": "shl", ">>": "ashr" if dtype.kind == "int" else "lshr"}[op],
+    )
     if amount is not None and 0 <= amount < dtype.bits:
         return code.value(f"{name} {kind} {lhs}, {rhs}")
     fits = code.value(f"icmp ult {kind} {rhs}, {splat(kind, str(dtype.bits))}")

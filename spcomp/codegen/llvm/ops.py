@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from functools import cache
 
@@ -120,6 +121,26 @@ def literal(value: float, dtype: DType) -> str:
 def float_literal(value: float) -> str:
     """Return *value* (exact in its type) as LLVM spells it: the bits of the double."""
     return "0x" + struct.pack(">d", value).hex().upper()
+
+
+def is_literal(operand: str) -> bool:
+    """Whether *operand* is a number in LLVM's text, and no register."""
+    return not operand.startswith("%")
+
+
+def integer_in(operand: str) -> int | None:
+    """Return the integer that *operand* is in every lane, or None.
+
+    It need not be a literal in the program: trips that are written out have numbers, too.
+    """
+    match = re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", operand)
+    return int(match[1]) if match else None
+
+
+def float_in(operand: str) -> float | None:
+    """Return the float that *operand* is in every lane, or None."""
+    match = re.fullmatch(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?", operand)
+    return struct.unpack(">d", bytes.fromhex(match[1]))[0] if match else None
 
 
 def zero(dtype: DType) -> str:

@@ -6,12 +6,10 @@ within one, and takes ten times as long.
 
 from __future__ import annotations
 
-import re
-import struct
 from collections.abc import Callable
 
 from spcomp.codegen.llvm.code import Code
-from spcomp.codegen.llvm.ops import float_literal, register, splat
+from spcomp.codegen.llvm.ops import float_in, float_literal, register, splat
 from spcomp.dtypes import DType
 
 MOST = 16  # the largest exponent that is written out
@@ -20,8 +18,8 @@ Library = Callable[..., str]  # of a function's name and operands
 
 def power(code: Code, dtype: DType, base: str, exponent: str, library: Library) -> str:
     """Return *base* to the *exponent*, both of the float *dtype*; *library* calls the C library."""
-    kind, count = register(dtype), number(exponent)
-    if number(base) == 2.0:
+    kind, count = register(dtype), float_in(exponent)
+    if float_in(base) == 2.0:
         return library("exp2", exponent)
     if count == 0.5:  # as numpy has it; pow would have 0 of -0, and infinity of minus infinity
         return code.intrinsic("sqrt", kind, base)
@@ -30,12 +28,6 @@ def power(code: Code, dtype: DType, base: str, exponent: str, library: Library) 
     if count < 0:  # the reciprocal first: its powers overflow where they should
         base = code.value(f"fdiv {kind} {splat(kind, float_literal(1.0))}, {base}")
     return _product(code, dtype, base, int(abs(count)))
-
-
-def number(operand: str) -> float | None:
-    """Return the float that *operand* is in every lane, or None."""
-    match = re.fullmatch(r"(?:splat \((?:float|double) )?0x([0-9A-F]{16})\)?", operand)
-    return struct.unpack(">d", bytes.fromhex(match[1]))[0] if match else None
 
 
 def _product(code: Code, dtype: DType, base: str, count: int) -> str:

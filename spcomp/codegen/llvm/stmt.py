@@ -12,7 +12,7 @@ from spcomp.codegen.llvm.code import STATUS, Code, Scope
 from spcomp.codegen.llvm.convert import decode, encode
 from spcomp.codegen.llvm.expr import Exprs
 from spcomp.codegen.llvm.memory import Access, prefetch, write
-from spcomp.codegen.llvm.ops import float_literal, memory
+from spcomp.codegen.llvm.ops import float_literal, is_literal, memory
 from spcomp.dtypes import HOLE, bool_, float64, int64
 from spcomp.errors import InternalError, LoweringError
 from spcomp.ir import expr as ex
@@ -156,7 +156,7 @@ class Stmts(Visitor[None]):
             self.parallel_for(node)
             return
         begin, end = (self.exprs.convert(bound, int64) for bound in (node.begin, node.end))
-        constant = node.kind == "unroll" and not (begin + end).count("%")
+        constant = node.kind == "unroll" and is_literal(begin) and is_literal(end)
         trips = int(end) - int(begin) if constant else 0
         knobs = self.code.unit.knobs
         if constant and self.copies * trips <= knobs.unrolled_copies:
@@ -319,7 +319,7 @@ class Stmts(Visitor[None]):
         """Memory on the stack if the size is a small constant, else from the heap."""
         buffer = node.buffer
         size, element = self._elements(buffer), buffer.dtype
-        small = not size.startswith("%") and buffer.scope != WORKSPACE
+        small = is_literal(size) and buffer.scope != WORKSPACE
         count = max(int(size), 1) if small else 0
         if small and self.code.fits_stack(count * element.itemsize):
             self.scope[buffer] = self.code.alloca(f"[{count} x {memory(element)}]", 64)
@@ -331,7 +331,7 @@ class Stmts(Visitor[None]):
         if not hasattr(buffer, "shape"):
             raise InternalError("flatten_buffers", f"{buffer.name} is not a flat buffer")
         sizes = [self.exprs.convert(extent, int64) for extent in buffer.shape]
-        if all(not size.startswith("%") for size in sizes):
+        if all(map(is_literal, sizes)):
             return str(math.prod(int(size) for size in sizes))
         total = sizes[0]
         for size in sizes[1:]:

@@ -11,7 +11,7 @@ from spcomp.codegen.functions.define import per_element
 from spcomp.codegen.llvm.code import STATUS, Code, Dialect, Scope, Unit
 from spcomp.codegen.llvm.convert import decode
 from spcomp.codegen.llvm.memory import read, write
-from spcomp.codegen.llvm.ops import EXACT, FAST, memory, register, row
+from spcomp.codegen.llvm.ops import EXACT, FAST, is_literal, memory, register, row
 from spcomp.codegen.llvm.stmt import NO_VECTORIZE, Messages, Stmts
 from spcomp.codegen.llvm.uses import Use, uses
 from spcomp.codegen.nvvm import launch_bounds
@@ -446,7 +446,7 @@ class KernelStmts(Stmts):
             self.visit(node.body)
             return
         size = self._elements(buffer)
-        if size.startswith("%"):
+        if not is_literal(size):
             raise InternalError("bind_parallel", f"{buffer.name} has no constant size")
         count = max(int(size), 1)
         if is_fragment(buffer):
