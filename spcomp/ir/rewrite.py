@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from operator import is_not
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer
 from spcomp.ir.expr import Expr, Var
@@ -16,6 +16,7 @@ from spcomp.ir.visitor import Visitor, is_idle
 
 Fn = TypeVar("Fn", bound=Func)
 N = TypeVar("N", bound=Node)
+Indices: TypeAlias = tuple[Expr | None, ...]
 
 
 class Rewriter(Visitor[Node]):
@@ -86,6 +87,27 @@ class Replace(Rewriter):
         if node is self.old:
             return self.new
         return super().visit(node) if self.deep or not isinstance(node, Expr) else node
+
+
+class Redirect(Rewriter):
+    """Lets loads, stores and prefetches of *buffer* use *target*, where *place* maps their indices.
+
+    *place* is given the indices after they have been rewritten themselves.
+    """
+
+    def __init__(
+        self, buffer: AnyBuffer, target: AnyBuffer, place: Callable[[Indices], Indices]
+    ) -> None:
+        self.buffer, self.target, self.place = buffer, target, place
+
+    def visit_Load(self, access: Node) -> Node:
+        """Return the access to the target."""
+        new: Any = self.visit_Node(access)
+        if new.buffer is not self.buffer:
+            return cast("Node", new)
+        return cast("Node", new.replace(buffer=self.target, indices=self.place(new.indices)))
+
+    visit_Store = visit_Prefetch = visit_Load
 
 
 class Substitute(Rewriter):

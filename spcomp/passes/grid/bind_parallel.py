@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from spcomp.dtypes import handle
 from spcomp.errors import LoweringError
-from spcomp.ir.access import Load, Search
+from spcomp.ir.access import Search
 from spcomp.ir.analysis.exprs import plus, variables
 from spcomp.ir.analysis.fragments import is_fragment
 from spcomp.ir.analysis.grid import BLOCKS, THREADS
@@ -19,7 +19,7 @@ from spcomp.ir.expr import Broadcast, Const, Expr, Var, binary, const
 from spcomp.ir.module import HostAlloc, HostOp, Launch, Module
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
-from spcomp.ir.rewrite import Relink, Rewriter, substitute
+from spcomp.ir.rewrite import Redirect, Relink, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, If, Stmt, Store, seq
 from spcomp.ir.visitor import statements
 from spcomp.knobs import GridKnobs
@@ -214,30 +214,20 @@ class _Binder(Rewriter):
         return alloc.replace(buffer=new, body=moved)
 
 
-class _Move(Rewriter):
+class _Move(Redirect):
     """Moves the accesses to *old* into the part of *new* that begins at *offset*."""
 
     def __init__(self, old: AnyBuffer, new: Buffer, offset: Expr) -> None:
-        self.old, self.new, self.offset = old, new, offset
-
-    def visit_Load(self, node: Load) -> Node:
-        changed = self.visit_Node(node)
-        assert isinstance(changed, Load | Store)
-        if changed.buffer is not self.old:
-            return changed
-        index = changed.indices[0]
-        assert index is not None
-        return changed.replace(buffer=self.new, indices=(_shift(index, self.offset),))
-
-    visit_Store = visit_Load
+        super().__init__(old, new, lambda at: tuple(i and _shift(i, offset) for i in at))
+        self.offset = offset
 
     def visit_Search(self, node: Search) -> Node:
         changed = self.visit_Node(node)
         assert isinstance(changed, Search)
-        if changed.buffer is not self.old:
+        if changed.buffer is not self.buffer:
             return changed
         begin, end = (_shift(bound, self.offset) for bound in (changed.begin, changed.end))
-        inside = changed.replace(buffer=self.new, begin=begin, end=end)
+        inside = changed.replace(buffer=self.target, begin=begin, end=end)
         return binary("-", inside, self.offset)
 
 

@@ -16,7 +16,7 @@ from spcomp.ir.axis import WORKSPACE, AnyBuffer, Buffer
 from spcomp.ir.expr import Const, Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Indices, Redirect, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store
 from spcomp.ir.visitor import Walker
 from spcomp.knobs import CUDA_GRID
@@ -58,8 +58,15 @@ class _Compactor(Rewriter):
         if is_fragment(buffer) and size % TILE:
             return new
         local = buffer.replace(shape=(const(size),))
-        body = _Rebase(buffer, local, base.shift(low)).rewrite(new.body)
-        return new.replace(buffer=local, body=body)
+        before = base.shift(low).scale(-1)
+
+        def place(indices: Indices) -> Indices:
+            (index,) = indices
+            assert index is not None
+            here = Algebra(Env(), trusted=True).of(cast(index, int64)) + before
+            return (simplify(here.expr()),)
+
+        return new.replace(buffer=local, body=Redirect(buffer, local, place).rewrite(new.body))
 
 
 def _part_of(buffer: Buffer, body: Stmt) -> tuple[Linear, int, int] | None:
@@ -145,22 +152,3 @@ class _Places(Walker):
         """A search reads places that are not known."""
         self.complete &= search.buffer is not self.buffer
         self.visit_Node(search)
-
-
-class _Rebase(Rewriter):
-    """Puts *local* in the place of *buffer*, whose element *base* is its first."""
-
-    def __init__(self, buffer: AnyBuffer, local: Buffer, base: Linear) -> None:
-        self.buffer, self.local, self.base = buffer, local, base.scale(-1)
-
-    def visit_Load(self, access: Load | Store | Prefetch) -> Node:
-        new = self.visit_Node(access)
-        assert isinstance(new, Load | Store | Prefetch)
-        if new.buffer is not self.buffer:
-            return new
-        index = new.indices[0]
-        assert index is not None
-        here = Algebra(Env(), trusted=True).of(cast(index, int64)) + self.base
-        return new.replace(buffer=self.local, indices=(simplify(here.expr()),))
-
-    visit_Store = visit_Prefetch = visit_Load

@@ -25,7 +25,7 @@ from spcomp.ir.axis import WARP, AnyBuffer, Buffer
 from spcomp.ir.expr import BinOp, Expr, UnOp, Var, binary, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import FlatFunc
-from spcomp.ir.rewrite import Rewriter, substitute
+from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import MOST_TRIPS, WARPS, Alloc, For, If, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import children, statements
 from spcomp.knobs import GridKnobs
@@ -152,7 +152,7 @@ class _Reducer(Rewriter):
         result = Store(partial, (last,), Load(total, (last,)), span=store.span)
         own = seq(
             on_threads(loop, first, size, start),
-            self.rewrite(_Swap(loop, added).rewrite(nest)),
+            self.rewrite(Replace(loop, added).rewrite(nest)),
             on_threads(loop, last, size, result),
         )
         return Alloc(total, own, span=loop.span)
@@ -287,7 +287,7 @@ def _on_partial(
     update = Store(partial, (loop.var,), value, span=store.span)
     neutral = identity(reduction.combiner, partial.dtype)
     start = Store(partial, (loop.var,), neutral, span=store.span)
-    body = _Swap(store, update).rewrite(loop.body)
+    body = Replace(store, update).rewrite(loop.body)
     return loop.replace(body=seq(start, body) if starts else body)
 
 
@@ -355,14 +355,3 @@ def _around(stmt: Node, inner: Stmt) -> list[Node] | None:
         if path is not None:
             return [around, *path]
     return None
-
-
-class _Swap(Rewriter):
-    """Puts one statement in the place of another."""
-
-    def __init__(self, old: Stmt, new: Stmt) -> None:
-        self.old, self.new = old, new
-
-    def visit(self, node: Node) -> Node:
-        """Stop at the statement to replace."""
-        return self.new if node is self.old else super().visit(node)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import variables
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.regions import annotate_regions
-from spcomp.ir.axis import AnyBuffer, Buffer
+from spcomp.ir.axis import Buffer
 from spcomp.ir.expr import Var
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Seq, Stmt, Store, seq
+from spcomp.ir.rewrite import Redirect
+from spcomp.ir.stmt import Alloc, For, Let, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import below, statements, walk
 from spcomp.schedule.nests.nests import Fresh, replace_stmt
 
@@ -90,7 +89,7 @@ class _Partition:
             if not isinstance(buffer, Buffer) or buffer.strides is not None:
                 return None
             many = buffer.replace(shape=(self.outer.end, *buffer.shape))
-            each = _Each(buffer, many, self.outer.var)
+            each = _Each(buffer, many, lambda indices: (self.outer.var, *indices))
             alloc = alloc.replace(buffer=many, body=each.rewrite(alloc.body))
         body = self.split(alloc.body)
         return None if body is None else alloc.replace(body=body)
@@ -109,20 +108,8 @@ def _names(stmt: Stmt) -> set[Node]:
     return {node for node in walk(stmt) if isinstance(node, Var)}
 
 
-class _Each(Rewriter):
-    """Replaces *buffer* by *many*, which has one for each value of *var*."""
-
-    def __init__(self, buffer: AnyBuffer, many: Buffer, var: Var) -> None:
-        self.buffer, self.many, self.var = buffer, many, var
-
-    def visit_Load(self, access: Load | Store | Prefetch) -> Node:
-        new = self.visit_Node(access)
-        assert isinstance(new, Load | Store | Prefetch)
-        if new.buffer is not self.buffer:
-            return new
-        return new.replace(buffer=self.many, indices=(self.var, *new.indices))
-
-    visit_Store = visit_Prefetch = visit_Load
+class _Each(Redirect):
+    """Replaces a buffer by many, one for each value of a variable."""
 
     def visit_Block(self, block: Block) -> Node:
         """Regions follow from the accesses."""

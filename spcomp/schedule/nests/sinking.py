@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeAlias
 
 from spcomp.dtypes import int64
@@ -17,7 +18,7 @@ from spcomp.ir.expr import Const, Expr, Var, binary, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block
-from spcomp.ir.rewrite import Replace, Rewriter
+from spcomp.ir.rewrite import Redirect, Replace
 from spcomp.ir.stmt import Alloc, For, Prefetch, Stmt, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import Accesses, loops_of
@@ -54,7 +55,7 @@ def sink_alloc(func: Func, buffer: AnyBuffer, name: str) -> Func:
         ]
         if any(dim.extent is not extent for dim, extent in zip(dims, buffer.shape, strict=True)):
             local = buffer.replace(shape=tuple(dim.extent for dim in dims))
-            body = _Rebase(buffer, local, dims).rewrite(body)
+            body = Redirect(buffer, local, partial(_rebased, local, dims)).rewrite(body)
     shared = any(isinstance(n, For) and n.kind in ("parallel", "bound") for n in path)
     if local is buffer and not shared:
         return func
@@ -161,36 +162,14 @@ def _interval(ends: tuple[Expr, Expr]) -> Interval:
     return Interval(None if low.low is None or low.low < -(2**62) else low.low, last)
 
 
-class _Rebase(Rewriter):
-    """Replaces *buffer* by *local*, with the bases of *dims* subtracted from the indices."""
-
-    def __init__(self, buffer: Buffer, local: Buffer, dims: list[_Dim]) -> None:
-        self.buffer, self.local, self.bases = buffer, local, [dim.base for dim in dims]
-        self.looped = {k for k, dim in enumerate(dims) if dim.looped}
-
-    def _indices(self, indices: Indices) -> Indices:
-        rebased: list[Expr | None] = []
-        for k, (index, base) in enumerate(zip(indices, self.bases, strict=True)):
-            extent = self.local.shape[k]
-            if k not in self.looped and isinstance(extent, Const) and extent.value == 1:
-                rebased.append(ZERO)
-                continue
-            assert index is not None
-            plain = isinstance(base, Const) and base.value == 0
-            rebased.append(
-                self.rewrite(index) if plain else simplify(binary("-", self.rewrite(index), base))
-            )
-        return tuple(rebased)
-
-    def visit_Load(self, access: Load | Prefetch) -> Node:
-        if access.buffer is not self.buffer:
-            return self.visit_Node(access)
-        return access.replace(buffer=self.local, indices=self._indices(access.indices))
-
-    visit_Prefetch = visit_Load
-
-    def visit_Store(self, store: Store) -> Node:
-        if store.buffer is not self.buffer:
-            return self.visit_Node(store)
-        value = self.rewrite(store.value)
-        return store.replace(buffer=self.local, indices=self._indices(store.indices), value=value)
+def _rebased(local: Buffer, dims: list[_Dim], indices: Indices) -> Indices:
+    """Return *indices* in *local*, from which the bases of *dims* are subtracted."""
+    rebased: list[Expr | None] = []
+    for index, dim, extent in zip(indices, dims, local.shape, strict=True):
+        if not dim.looped and isinstance(extent, Const) and extent.value == 1:
+            rebased.append(ZERO)
+            continue
+        assert index is not None
+        plain = isinstance(dim.base, Const) and dim.base.value == 0
+        rebased.append(index if plain else simplify(binary("-", index, dim.base)))
+    return tuple(rebased)

@@ -14,7 +14,7 @@ from spcomp.ir.expr import Expr, Var, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Region
-from spcomp.ir.rewrite import Replace, Rewriter, substitute
+from spcomp.ir.rewrite import Redirect, Replace, substitute
 from spcomp.ir.stmt import Alloc, For, Let, Prefetch, Stmt, Store, While
 from spcomp.ir.visitor import below, walk
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
@@ -170,31 +170,20 @@ def _extent(arrays: Auxiliary, axis: Axis, at: dict[Axis, Expr]) -> Expr:
     return arrays.size(axis, parent_at(axis, tuple(at[outer] for outer in axis.path()[:-1])))
 
 
-class _UseLocal(Rewriter):
+class _UseLocal(Redirect):
     """Replaces *old* by *local*, which has only the indices *remaining*."""
 
     def __init__(self, old: AnyBuffer, local: Buffer, remaining: list[int]) -> None:
-        self.old, self.local, self.remaining = old, local, remaining
-
-    def _indices(self, indices: tuple[Expr | None, ...]) -> tuple[Expr | None, ...]:
-        return tuple(indices[k] for k in self.remaining) or (ZERO,)
-
-    def visit_Load(self, access: Load | Store | Prefetch) -> Node:
-        """Access the local buffer."""
-        new = self.visit_Node(access)
-        if access.buffer is not self.old:
-            return new
-        return new.replace(buffer=self.local, indices=self._indices(new.indices))  # type: ignore[attr-defined]
-
-    visit_Store = visit_Prefetch = visit_Load
+        super().__init__(old, local, lambda xs: tuple(xs[k] for k in remaining) or (ZERO,))
+        self.remaining = remaining
 
     def visit_Region(self, region: Region) -> Node:
         """Replace the buffer in a region, if its indices are relative."""
         new = self.visit_Node(region)
         assert isinstance(new, Region)
-        if region.buffer is not self.old:
+        if region.buffer is not self.buffer:
             return new
         if any(begin is None for begin in new.begins):
             return new
-        extents = self._indices(new.extents) if self.remaining else (const(1),)
-        return Region(self.local, self._indices(new.begins), extents)
+        extents = self.place(new.extents) if self.remaining else (const(1),)
+        return Region(self.target, self.place(new.begins), extents)

@@ -209,7 +209,9 @@ class _Reversed:
             raise self.error(f"{self.buffer.name} is read elsewhere too")
         self._check_order()
         values, where = self._values()
-        inner = substitute(_Put(self.load, self.producer_store.value).rewrite(self.store), values)
+        inner = substitute(
+            Replace(self.load, self.producer_store.value).rewrite(self.store), values
+        )
         producer = self.producer.block
         block = producer.replace(body=inner, where=both(where, producer.where))
         body = Replace(self.site.root, seq()).rewrite(self.alloc.body)
@@ -267,13 +269,3 @@ class _Reversed:
             terms += [term for term in bounds if not inside(substitute(term, names))]
         own = conjuncts(self.site.block.where)
         return conjunction((*terms, *(substitute(term, values) for term in own)))
-
-
-class _Put(Rewriter):
-    """Replaces one load by *value*."""
-
-    def __init__(self, load: Load, value: Expr) -> None:
-        self.load, self.value = load, value
-
-    def visit_Load(self, load: Load) -> Node:
-        return self.value if load is self.load else self.visit_Node(load)

@@ -17,8 +17,8 @@ from spcomp.ir.expr import BinOp, Const, Expr, Var, cast, const
 from spcomp.ir.func import Func
 from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Cursor, Region
-from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import Alloc, Prefetch, Store
+from spcomp.ir.rewrite import Indices, Redirect
+from spcomp.ir.stmt import Alloc, Store
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nests import find_block
 from spcomp.schedule.nests.sites import nth_buffer, refusal
@@ -133,32 +133,24 @@ def _greatest(expr: Expr, most: dict[Var, Expr]) -> Expr | None:
     return None
 
 
-class _Lay(Rewriter):
+class _Lay(Redirect):
     """Replaces *old* by *new*, with mapped indices."""
 
     def __init__(self, old: Buffer, new: Buffer, mapping: IndexMap) -> None:
-        self.old, self.new, self.mapping = old, new, mapping
+        super().__init__(old, new, self._at)
+        self.new, self.mapping = new, mapping
 
-    def _at(self, indices: tuple[Expr | None, ...]) -> tuple[Expr, ...]:
+    def _at(self, indices: Indices) -> Indices:
         place = [cast(i, int64) for i in indices if i is not None]
         return tuple(simplify(index) for index in self.mapping.apply(place))
-
-    def visit_Load(self, node: Load | Store | Prefetch) -> Node:
-        new = self.visit_Node(node)
-        assert isinstance(new, (Load, Store, Prefetch))
-        if node.buffer is not self.old:
-            return new
-        return new.replace(buffer=self.new, indices=self._at(new.indices))
-
-    visit_Store = visit_Prefetch = visit_Load
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         new = self.visit_Node(alloc)
         assert isinstance(new, Alloc)
-        return new.replace(buffer=self.new) if alloc.buffer is self.old else new
+        return new.replace(buffer=self.new) if alloc.buffer is self.buffer else new
 
     def visit_Region(self, region: Region) -> Node:
-        if region.buffer is not self.old:
+        if region.buffer is not self.buffer:
             return self.visit_Node(region)
         sizes = self.new.shape
         return Region(self.new, tuple(ZERO for _ in sizes), sizes, span=region.span)
