@@ -94,6 +94,19 @@ def test_the_result_stays():
     np.testing.assert_allclose(flat["b"], before["b"], rtol=1e-5)
 
 
+def test_iterations_can_be_copied_with_what_they_allocate():
+    made = rows().compact("S", "i").compact("SUM", "i").loop_partition("i", 3).func
+    names = {"S_own", "SUM_own", "S_own_rest", "SUM_own_rest"}
+    verify(made, "loop_partition")
+    assert allocated(made).keys() == names
+    before, given, flat = (fresh(inputs()) for _ in range(3))
+    interpret(rows().func, before)
+    interpret(made, given)
+    np.testing.assert_array_equal(given["b"], before["b"])
+    interpret(lower(made, TARGET, trusted=True).flat.funcs[0], flat)
+    np.testing.assert_allclose(flat["b"], before["b"], rtol=1e-5)
+
+
 def test_iterations_then_run_in_parallel_with_the_same_bits_at_any_number_of_threads(monkeypatch):
     made = rows().compact("S", "i").compact("SUM", "i").parallel("i")
     kernel, given = spcomp.compile(made), inputs(3, 300, 40)

@@ -8,10 +8,9 @@ from spcomp.ir.analysis.names import Names
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr, Var
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge
+from spcomp.ir.position import Block, Cursor, Merge
 from spcomp.ir.rewrite import Rewriter
-from spcomp.ir.stmt import Alloc, For, Let, Stmt
-from spcomp.ir.visitor import walk
+from spcomp.ir.stmt import Alloc, For, Let, Prefix
 
 
 class Fresh(Rewriter):
@@ -32,14 +31,14 @@ class Fresh(Rewriter):
 
     def visit_For(self, loop: For) -> Node:
         """Copy a loop with what it binds."""
-        begin, end = self.rewrite(loop.begin), self.rewrite(loop.end)
-        var = self._fresh(loop.var)
-        return loop.replace(var=var, begin=begin, end=end, body=self.rewrite(loop.body))
+        return self.visit_Let(loop)
 
-    def visit_Let(self, let: Let) -> Node:
-        """Copy a let with what it binds."""
-        value = self.rewrite(let.value)
-        return let.replace(var=self._fresh(let.var), value=value, body=self.rewrite(let.body))
+    def visit_Let(self, stmt: For | Let | Prefix) -> Node:
+        """Copy a let with what it binds, or a running sum."""
+        outer = {x: self.rewrite(getattr(stmt, x)) for x in stmt.CHILDREN if x != "body"}
+        return stmt.replace(**outer, var=self._fresh(stmt.var), body=self.rewrite(stmt.body))
+
+    visit_Prefix = visit_Let
 
     def visit_Alloc(self, alloc: Alloc) -> Node:
         """Copy an allocation with its buffer."""
@@ -54,12 +53,15 @@ class Fresh(Rewriter):
         buffer = self.buffers.get(getattr(node, "buffer", None))
         return new if buffer is None else new.replace(buffer=buffer)
 
+    def visit_Cursor(self, cursor: Cursor) -> Node:
+        """Let a cursor in the copy run over the buffer that the copy allocates."""
+        new = self.visit_Node(cursor)
+        buffer = self.buffers.get(cursor.indices)
+        return new if buffer is None else new.replace(indices=buffer)
+
     def visit_Merge(self, merge: Merge) -> Node:
         """Copy a merge with what it binds."""
-        cursors = tuple(
-            cursor.replace(begin=self.rewrite(cursor.begin), end=self.rewrite(cursor.end))
-            for cursor in merge.cursors
-        )
+        cursors = tuple(map(self.rewrite, merge.cursors))
         coordinate = self._fresh(merge.coordinate)
         cursors = tuple(cursor.replace(pos=self._fresh(cursor.pos)) for cursor in cursors)
         cases: Any = tuple(self.rewrite(case) for case in merge.cases)
@@ -80,8 +82,3 @@ class Fresh(Rewriter):
         for name in ("reads", "writes"):
             changes[name] = tuple(self.rewrite(region) for region in getattr(block, name))
         return block.replace(**changes)
-
-
-def can_copy(stmt: Stmt) -> bool:
-    """Whether *stmt* has no memory of its own, which Fresh does not copy."""
-    return not any(isinstance(node, Alloc) for node in walk(stmt))

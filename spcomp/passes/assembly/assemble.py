@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from spcomp.dtypes import handle, int64
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.copies import Fresh, can_copy
+from spcomp.ir.analysis.copies import Fresh
 from spcomp.ir.analysis.exprs import ZERO, variables
 from spcomp.ir.analysis.memory import Layout
 from spcomp.ir.analysis.names import Names
@@ -246,7 +246,7 @@ class Marked(Assembly):
         alone_on_axis = {b for b in self.starts if place.axis in b.axes} == results.keys()
         inside = list(walk(stmt))
         marks = self.marks[place.axis]
-        if not alone_on_axis or not can_copy(stmt) or any(map(marks.is_test, inside)):
+        if not alone_on_axis or any(map(marks.is_test, inside)):
             return None
         fiber = ShortFiber.of(place.axis, results, names, self.knobs)
         updates = Fresh(names, "_s", {}).rewrite(AddShort(fiber, count, marks.key).rewrite(stmt))

@@ -9,7 +9,6 @@ from typing import Any
 
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.analysis.copies import Fresh as Fresh
-from spcomp.ir.analysis.copies import can_copy as can_copy
 from spcomp.ir.analysis.exprs import from_zero
 from spcomp.ir.expr import Const, Var
 from spcomp.ir.func import Func

@@ -28,7 +28,6 @@ from spcomp.schedule.legality.order import ascending_axes, with_order
 from spcomp.schedule.legality.reductions import innermost, is_dot, only_reduces
 from spcomp.schedule.nests.nests import (
     Fresh,
-    can_copy,
     chain,
     find_loop,
     nest,
@@ -209,8 +208,6 @@ class LoopPartition(Step):
         if (block := _starting(loop)) is not None:
             hint = f"decompose_reduction({block.name!r}, {self.loop!r})"
             raise self.error("a reduction would start again in its second part", loop, hint)
-        if not can_copy(loop.body):
-            raise self.error("its body cannot be copied", loop)
         _check_range(self, loop)
         count = _count(loop)
         cut = simplify(binary("*", binary("//", count, self.multiple), self.multiple))
