@@ -130,5 +130,5 @@ def test_a_program_that_has_no_buffer_of_an_indptr_is_refused_where_it_is_needed
         Schedule(func).prefetch("j", 4)
     assert error.value.span is not None
     arrays = Auxiliary.of(func)
-    assert [arrays.tell(axis) for axis in func.axes] == [True, False]
+    assert [arrays.knows_fibers(axis) for axis in func.axes] == [True, False]
     assert {buffer.dtype for buffer in arrays.buffers.values()} >= {int32}

@@ -55,11 +55,11 @@ class KernelExprs(Exprs):
         addresses of 64 bits that a loop moves on take twice the instructions.
         """
         own, rest = fixed_part(index, self.lanes.fixed)
-        if own is not None and rest is not None and _is_computed(rest) and buffer.scope == "global":
+        if own is not None and rest is not None and _has_product(rest) and buffer.scope == "global":
             at = Access(self.scope.pointer(buffer), self.convert(own, int64), buffer.dtype, None)
             return at.address(self.code, known_inside=False), self.convert(rest, int64)
         pointer, offset = super().place(buffer, index)
-        if _is_small(buffer) and _is_computed(index):
+        if _is_small(buffer) and _has_product(index):
             short = self.code.value(f"trunc i64 {offset} to i32")
             offset = self.code.value(f"sext i32 {short} to i64")
         return pointer, offset
@@ -121,13 +121,13 @@ def _is_small(buffer: AnyBuffer) -> bool:
     return isinstance(size, Cast) and size.value.dtype == int32
 
 
-def _is_computed(index: Expr) -> bool:
+def _has_product(index: Expr) -> bool:
     """Whether *index* has a product in it that is no multiple of a variable, as in a loop."""
     match index:
         case BinOp(op="+" | "-", lhs=lhs, rhs=rhs):
-            return _is_computed(lhs) or _is_computed(rhs)
+            return _has_product(lhs) or _has_product(rhs)
         case Cast(value=value):
-            return _is_computed(value)
+            return _has_product(value)
         case BinOp(op="*", lhs=lhs, rhs=rhs):
             return not (isinstance(uncast(lhs), Var) and isinstance(uncast(rhs), Const))
     return False

@@ -91,7 +91,7 @@ class Auxiliary:
         auxiliary.buffers = {b.data: b for b in sparse if b.data is not None}
         return auxiliary
 
-    def tell(self, axis: Axis) -> bool:
+    def knows_fibers(self, axis: Axis) -> bool:
         """Whether the buffers say where the fibers of *axis* begin."""
         return axis.indptr is None or axis.indptr in self.buffers
 
@@ -284,7 +284,7 @@ def is_unit(axis: Axis) -> bool:
     return isinstance(axis.length, Const) and axis.length.value == 1
 
 
-def limit(it: SpIter, var: Var) -> Expr:
+def upper_bound(it: SpIter, var: Var) -> Expr:
     """Return an exclusive upper bound of *var*, an int64: the length of the axes it runs over."""
     pairs = [(d, a) for d in it.domains for a in domain_axes(d)[: domain_width(d)]]
     domain, axis = pairs[it.vars.index(var)]

@@ -101,7 +101,7 @@ def as_reduction(stmt: Stmt, *, choices: bool = False) -> Reduction | None:
     return None
 
 
-def under(cond: Expr, stmt: Stmt) -> Stmt:
+def guarded_step(cond: Expr, stmt: Stmt) -> Stmt:
     """Return *stmt* under *cond*; a step ``B[i] = B[i] op x`` combines the identity elsewhere.
 
     A step of a reduction then stays one statement, whose element a register can hold. It becomes

@@ -58,7 +58,7 @@ def injective(
         for v, (low, high) in inner.items()
         if v not in single
     }
-    indices = [part for index in indices for part in told_by(index)]
+    indices = [part for index in indices for part in distinguishing_indices(index)]
     ranges = tuple(_relevant(indices, var, inner).items())
     return _injective((tuple(indices), var, ranges, tuple(monotone)), as_env(bounds))
 
@@ -68,7 +68,7 @@ def _is_one(low: Expr, high: Expr) -> bool:
     return isinstance(low, Const) and isinstance(high, Const) and high.value - low.value == 1
 
 
-def told_by(index: Expr | None) -> tuple[Expr | None, ...]:
+def distinguishing_indices(index: Expr | None) -> tuple[Expr | None, ...]:
     """Return what differs if *index* does: of a value in a distinct buffer, its place; else it."""
     load = None if index is None else plain(index)
     return load.indices if isinstance(load, Load) and load.buffer.distinct else (index,)

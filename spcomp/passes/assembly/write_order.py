@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
-from spcomp.ir.analysis.positions import is_unit, limit
+from spcomp.ir.analysis.positions import is_unit, upper_bound
 from spcomp.ir.axis import AnyBuffer, Axis, Flatten, SparseBuffer, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
 from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
@@ -67,7 +67,7 @@ class _Order(Walker):
                 variables = it.vars[at : at + width]
                 self.around += [(var, ascends, unique) for var in variables]
                 self.single |= set(variables) if is_unit(path[0]) else set()
-                self.limits |= {var: limit(it, var) for var in variables}
+                self.limits |= {var: upper_bound(it, var) for var in variables}
             at += width
         self.visit(it.body)
         self.around = outer

@@ -13,7 +13,7 @@ from spcomp.formats.rules import FormatRewriteRule
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, uncast, variables
 from spcomp.ir.analysis.positions import is_unit
-from spcomp.ir.analysis.reduction import as_reduction, under
+from spcomp.ir.analysis.reduction import as_reduction, guarded_step
 from spcomp.ir.arith.bounds import Env
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.injectivity import element_key
@@ -285,7 +285,7 @@ def _mask(stmt: Stmt, buffer: SparseBuffer, cond: Expr) -> Stmt:
         masked = Replace(reduction.value, value).rewrite(stmt)
         if masked is not stmt or value is reduction.value:
             return masked
-    return under(cond, stmt)
+    return guarded_step(cond, stmt)
 
 
 def _is_product_with(buffer: SparseBuffer, value: Expr) -> bool:

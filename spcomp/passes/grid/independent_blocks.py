@@ -24,7 +24,7 @@ from spcomp.ir.stmt import Alloc, For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import below, statements, walk
 from spcomp.passes.base import FuncPass, Stage
-from spcomp.passes.grid.places import tells
+from spcomp.passes.grid.places import injective_under
 
 _INDEX = {name: Var(name, int64) for name in (*BLOCKS, *THREADS)}  # one for all loops over it
 Ranges: TypeAlias = dict[Var, tuple[Expr, Expr]]
@@ -238,7 +238,7 @@ def _is_own(write: _Access, access: _Access, axis: str, written: set[object]) ->
         return False
     if len(shared) == len(one.conditions) == len(two.conditions) and not one.changes(shared):
         return True  # as in one iteration, whose blocks are independent
-    return tells(
+    return injective_under(
         one.index, _INDEX[axis], {x: one.ranges[x] for x in one.ranges if x in alike}, shared
     )
 

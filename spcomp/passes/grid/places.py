@@ -15,7 +15,9 @@ from spcomp.ir.structural import expr_equal
 Ranges = Mapping[Var, tuple[Expr, Expr]]
 
 
-def tells(place: Expr, index: Var, ranges: Ranges, conditions: Iterable[Expr] = ()) -> bool:
+def injective_under(
+    place: Expr, index: Var, ranges: Ranges, conditions: Iterable[Expr] = ()
+) -> bool:
     """Say whether two values of *index* are proved never to give the same *place*.
 
     *ranges*: those of all variables that may differ. *conditions*: which hold at the place; where
@@ -23,10 +25,10 @@ def tells(place: Expr, index: Var, ranges: Ranges, conditions: Iterable[Expr] = 
     below the bound, which is to tell the index in its turn if it depends on it.
     """
     terms = [term for cond in conditions for term in conjuncts(cond)]
-    return _tells(place, index, ranges, [cond for cond in terms if _bounds(cond, ranges)])
+    return _injective(place, index, ranges, [cond for cond in terms if _bounds(cond, ranges)])
 
 
-def _tells(place: Expr, index: Var, ranges: Ranges, conditions: list[Expr]) -> bool:
+def _injective(place: Expr, index: Var, ranges: Ranges, conditions: list[Expr]) -> bool:
     if injective((place,), index, ranges):
         return True
     for number, cond in enumerate(conditions):
@@ -40,9 +42,9 @@ def _tells(place: Expr, index: Var, ranges: Ranges, conditions: list[Expr]) -> b
         more = {**ranges, whole: (ZERO, _positive_part(cond.rhs))}
         rest = [swap.rewrite(other) for other in others]
         if index not in variables(part):
-            if _tells(shorter, index, more, rest):
+            if _injective(shorter, index, more, rest):
                 return True
-        elif _tells(shorter, whole, more, rest) and _tells(part, index, ranges, others):
+        elif _injective(shorter, whole, more, rest) and _injective(part, index, ranges, others):
             return True
     return False
 

@@ -36,7 +36,7 @@ from spcomp.ir.stmt import (
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import below, statements, walk
 from spcomp.passes.base import FuncPass, Stage
-from spcomp.passes.grid.places import tells
+from spcomp.passes.grid.places import injective_under
 
 _INDEX = {thread: Var(thread, int64) for thread in THREADS}  # one for all loops over it
 PRIVATE = ("local", WARP)  # scopes of buffers that threads do not read of each other in memory
@@ -200,7 +200,7 @@ class _Alike:
         indices = [_INDEX[thread] for thread in self.needed]
         if reads and not used & (self.ranges.keys() - {*_INDEX.values()}):
             return used >= {*indices}  # such coordinates have been checked to be different
-        return all(tells(place, index, self.ranges, conditions) for index in indices)
+        return all(injective_under(place, index, self.ranges, conditions) for index in indices)
 
     def _place(self, access: Load | Store) -> Expr | None:
         index = access.indices[0]

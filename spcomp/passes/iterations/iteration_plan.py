@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from spcomp.errors import LoweringError, warn
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.exprs import ZERO, variables
-from spcomp.ir.analysis.positions import is_unit, limit
+from spcomp.ir.analysis.positions import is_unit, upper_bound
 from spcomp.ir.arith.injectivity import element_key
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import (
@@ -121,7 +121,7 @@ def _is_false_spatial(it: SpIter, axis: Axis, var: Var, stores: list[Store]) -> 
     if is_unit(axis):
         return False
     around = [inner for inner in walk(it) if isinstance(inner, SpIter)]
-    ranges = {v: (ZERO, limit(inner, v)) for inner in around for v in inner.vars}
+    ranges = {v: (ZERO, upper_bound(inner, v)) for inner in around for v in inner.vars}
     for store in stores:
         if injective(element_key(store.buffer, store.indices), var, ranges):
             continue
@@ -161,7 +161,7 @@ def _is_independent(it: SpIter, var: Var) -> bool:
     """
     assert it.init is not None
     before, after = _accesses(it.init), _accesses(it.body)
-    ranges = {v: (ZERO, limit(it, v)) for v in it.vars if v is not var}
+    ranges = {v: (ZERO, upper_bound(it, v)) for v in it.vars if v is not var}
     for memory in before.keys() & after.keys():
         accesses = (*before[memory], *after[memory])
         if not any(isinstance(access, Store) for access in accesses):

@@ -13,7 +13,7 @@ from spcomp.ir.analysis.exprs import ZERO, conjunction, conjuncts, variables
 from spcomp.ir.analysis.forest import check_layouts
 from spcomp.ir.analysis.names import Names
 from spcomp.ir.analysis.positions import Auxiliary, Pos
-from spcomp.ir.analysis.reduction import under
+from spcomp.ir.analysis.reduction import guarded_step
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.axis import AnyBuffer, Attach, Intersect, SparseBuffer, Union, domain_axes
 from spcomp.ir.coordinate import SpIter
@@ -176,7 +176,7 @@ class _Lowerer(Visitor[Stmt]):
         self.locator.holds = outer | frozenset(map(fingerprint, conjuncts(present)))
         inner = self.lower(it.body, scope)
         self.locator.holds = outer
-        return inner if present is None else under(present, inner)
+        return inner if present is None else guarded_step(present, inner)
 
     def _init(self, init: Stmt, scope: Scope) -> Stmt:
         saved = self.skips_misses, self.locator.hoists

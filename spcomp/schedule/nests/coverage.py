@@ -17,7 +17,7 @@ from spcomp.ir.position import Block
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import If, Stmt
 from spcomp.ir.visitor import below, walk
-from spcomp.schedule.nests.nearby import follows, wide
+from spcomp.schedule.nests.nearby import prover_at, wide
 from spcomp.schedule.nests.sites import Site, path_to
 from spcomp.schedule.nests.values import path_values
 
@@ -59,7 +59,7 @@ def reads_are_stored(
         at = path_to(func, stmts[-1])
         names = path_values(at)
         conds = [substitute(term, names) for term in _conditions(path)]
-        holds = follows(func, at, names)
+        holds = prover_at(func, at, names)
         indices = (cast(index, int64) for index in load.indices if index is not None)
         place = dict(zip(picks, indices, strict=True))
         for term in stored:

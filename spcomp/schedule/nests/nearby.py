@@ -89,7 +89,7 @@ class Move:
 
         It may follow from the ranges of loops and from the declared values of buffers.
         """
-        holds = follows(self.func, (*self.shared, *self.inside, *loops))
+        holds = prover_at(self.func, (*self.shared, *self.inside, *loops))
         return holds(binary(op, a, b))
 
     def check_between(self) -> None:
@@ -112,7 +112,7 @@ def _describe(node: Alloc | Block | For | While | If | Seq) -> str:
     return "a condition"
 
 
-def follows(
+def prover_at(
     func: Func, path: tuple[Node, ...], names: Mapping[Var, Expr] = NO_NAMES
 ) -> Callable[[Expr], bool]:
     """Return a function that tells whether a condition is proved inside *path*.

@@ -22,7 +22,7 @@ from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Attrs, For, If, Let, Seq, Stmt, Store, While, seq
 from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
-from spcomp.schedule.nests.nearby import follows
+from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.nests import replace_stmt, runs_once
 from spcomp.schedule.nests.places import Place, unconditional_nodes
 from spcomp.schedule.nests.sites import (
@@ -155,7 +155,7 @@ class _Copy:
     def build(self) -> Stmt:
         """Return the nest."""
         indices: list[Expr | None] = []
-        inside = follows(self.func, self.site.above)
+        inside = prover_at(self.func, self.site.above)
         for k, fixed in enumerate(self._fixed()):
             extent = self._extent(k)
             if fixed is not None and not (
@@ -216,7 +216,7 @@ class _Copy:
             return cast(self.source.shape[k], int64)
         axis = self.source.axes[k]
         above = None if axis.parent is None else self.places[axis.parent]
-        if not self.aux.tell(axis):
+        if not self.aux.knows_fibers(axis):
             why = f"{self.func.name} has no buffer of {axis.name}'s fibers"
             raise refusal(self.step, why, self.site.block.span)
         return self.aux.size(axis, above)

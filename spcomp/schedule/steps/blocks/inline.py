@@ -24,7 +24,7 @@ from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import depends
 from spcomp.schedule.nests.coverage import reads_are_stored, stored_conditions
-from spcomp.schedule.nests.nearby import follows
+from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.nests.places import site_values, unconditional_nodes
 from spcomp.schedule.nests.sites import Site, buffer_name, check_concurrent, refusal, site_of
@@ -261,7 +261,7 @@ class _Reversed:
         """Return the condition of the block, and that it reads the element; None: always."""
         terms: list[Expr] = []
         names = self.producer.block.values
-        inside = follows(self.func, (*self.producer.above, *self.producer.path))
+        inside = prover_at(self.func, (*self.producer.above, *self.producer.path))
         for loop in self.site.loops:
             value = at[loop.var]
             low, high = (substitute(end, at) for end in (loop.begin, loop.end))

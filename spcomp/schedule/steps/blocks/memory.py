@@ -26,7 +26,7 @@ from spcomp.ir.rewrite import Rewriter, substitute
 from spcomp.ir.stmt import Alloc, For, Stmt, Store, seq
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
-from spcomp.schedule.nests.nearby import follows
+from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
 from spcomp.schedule.nests.sites import (
     check_concurrent,
@@ -236,7 +236,7 @@ class _Tile:
 
     def is_there(self, func: Func) -> bool:
         """Whether all elements of the tile are proved to be in the buffer, in any case."""
-        holds = follows(func, (*path_to(func, self.outer), *self.loops, self.block))
+        holds = prover_at(func, (*path_to(func, self.outer), *self.loops, self.block))
         buffer = self.target
         if isinstance(buffer, SparseBuffer) and any(axis.parent for axis in buffer.axes):
             return False  # how long fibers are is data

@@ -10,7 +10,7 @@ from spcomp.dtypes import int64
 from spcomp.errors import ScheduleError, Span
 from spcomp.ir.analysis.exprs import ZERO
 from spcomp.ir.analysis.forest import fusable, misordered
-from spcomp.ir.analysis.positions import limit
+from spcomp.ir.analysis.positions import upper_bound
 from spcomp.ir.arith.simplify import MAX_TRIPS
 from spcomp.ir.axis import Axis, Domain, Flatten, Fuse, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
@@ -227,6 +227,6 @@ def _loop(it: SpIter, var: Var, body: Stmt) -> For:
     axes = domain_axes(group.domain)
     var_axes = (axes[group.vars.index(var)],) if isinstance(group.domain, Fuse) else axes
     if isinstance(group.domain, Flatten) or not any(axis.is_sparse for axis in var_axes):
-        return For(var, ZERO, limit(it, var), body, span=it.span)
+        return For(var, ZERO, upper_bound(it, var), body, span=it.span)
     at = Var(f"{var.name}_at", int64)
     return For(at, ZERO, const(MAX_TRIPS), Let(var, binary("//", at, 2), body), span=it.span)

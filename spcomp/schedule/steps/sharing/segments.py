@@ -360,7 +360,7 @@ def _keys(func: Func, loop: For, load: Load) -> Keys | None:
         return None
     (row,) = outer
     arrays = Auxiliary.of(func)
-    if row is None or variables(row) & inside or not arrays.tell(axis):
+    if row is None or variables(row) & inside or not arrays.knows_fibers(axis):
         return None
     parent = parent_at(axis, (row,))
     if not expr_equal(loop.end, arrays.size(axis, parent)):
