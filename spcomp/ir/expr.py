@@ -93,6 +93,10 @@ class BinOp(Expr):
 
     Comparisons, ``and`` and ``or`` give bool; ``and`` and ``or`` do not run the right side
     when the left decides. Integer division by zero fails the kernel, it does not trap.
+
+    Integers wrap, those of ``//``, too. ``min`` and ``max`` are NaN if a side is, and either one of
+    two zeros. A shift by the width or more, or by a negative number, leaves no bit but the sign of
+    ``>>``. Zeros that ``//`` and ``%`` give have numpy's signs.
     """
 
     op: BinOpKind = attr()
