@@ -69,10 +69,9 @@ def _belongs(func: Func, buffer: AnyBuffer, loop: For) -> bool:
     inside = [n for n in walk(loop.body) if _touches(n, buffer)]
     if len(everywhere) != len(inside) or any(isinstance(n, Search) for n in inside):
         return False
-    writers = [b for b in _leaves(loop.body) if any(_stores(n, buffer) for n in walk(b))]
-    if len(writers) != 1:
+    block = sole_writer(loop.body, buffer)
+    if block is None:
         return False
-    (block,) = writers
     reads = any(isinstance(n, Load) and n.buffer is buffer for n in walk(block))
     loop_vars = {inner.var for inner in loops_of(loop.body)}
     first = next(n for n in walk(loop.body) if n is block or (_touches(n, buffer)))
@@ -80,6 +79,12 @@ def _belongs(func: Func, buffer: AnyBuffer, loop: For) -> bool:
         return False
     drivers = {v for it in block.iters if it.kind == "R" for v in variables(it.value)}
     return not reads or (block.init is not None and drivers - set(func.params) <= loop_vars)
+
+
+def sole_writer(stmt: Stmt, buffer: AnyBuffer) -> Block | None:
+    """Return the only block in *stmt* that writes *buffer*; None if there are others, or none."""
+    writers = [b for b in _leaves(stmt) if any(_stores(n, buffer) for n in walk(b))]
+    return writers[0] if len(writers) == 1 else None
 
 
 def _touches(node: Node, buffer: AnyBuffer) -> bool:

@@ -18,9 +18,10 @@ from spcomp.ir.structural import expr_equal
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import conflicts, depends
 from spcomp.schedule.legality.reductions import only_reduces
+from spcomp.schedule.nests.carried import carries
 from spcomp.schedule.nests.nearby import Move, absolute, covers
 from spcomp.schedule.nests.nests import find_loop, replace_stmt, runs_once
-from spcomp.schedule.nests.sinking import sink_alloc
+from spcomp.schedule.nests.sinking import sink_alloc, sole_writer
 from spcomp.schedule.nests.sites import check_concurrent, ends_of
 
 
@@ -47,7 +48,9 @@ class Consumer(Move):
         after = replace_stmt(func, self.loop, target)
         self._check_order(after, nest)
         for buffer in self._inputs():
-            after = sink_alloc(after, buffer, self.loop.var.name)
+            writer = sole_writer(after.body, buffer)
+            if writer is not None and not carries(after, buffer, writer):
+                after = sink_alloc(after, buffer, self.loop.var.name)
         return check_concurrent(self.step, self.func, after, self.site.block.span)
 
     def _inputs(self) -> list[AnyBuffer]:

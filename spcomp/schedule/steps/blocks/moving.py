@@ -48,7 +48,8 @@ class ComputeAt(Step):
     The nest of *block* goes to the start of *loop* and computes there what an iteration reads.
     Loops with one iteration are kept only if *preserve_unit_loops*. The buffer is then allocated in
     *loop*. Legal where *block* writes just one buffer, which the program allocates and only *loop*
-    reads, and computing an element twice gives the same. Source: TVM's compute_at.
+    reads, never from earlier iterations of loops around both, and computing an element twice gives
+    the same. Source: TVM's compute_at.
     """
 
     name: ClassVar[str] = "compute_at"

@@ -23,6 +23,7 @@ from spcomp.ir.stmt import For, If, Let, Stmt, Store, While, seq
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import below, walk
 from spcomp.schedule.legality.dependence import depends
+from spcomp.schedule.nests.carried import carries
 from spcomp.schedule.nests.nearby import Move, absolute
 from spcomp.schedule.nests.nests import replace_stmt
 from spcomp.schedule.nests.sinking import sink_alloc
@@ -66,6 +67,10 @@ class Producer(Move):
                 raise self.error(f"{buffer.name} is touched outside {self.loop.var.name!r} too")
         if buffer in writes_of(self.loop.body):
             raise self.error(f"{buffer.name} is written in {self.loop.var.name!r} too")
+        if carries(self.func, buffer, self.site.block):
+            raise self.error(
+                f"{self.loop.var.name!r} may read what {self.site.block.name} stored earlier"
+            )
         for block in (n for n in walk(self.loop.body, skip=Expr) if isinstance(n, Block)):
             if block.init is not None and buffer in reads_of(block.init):
                 raise self.error(f"an init that may run before the loop reads {buffer.name}")
