@@ -193,3 +193,50 @@ def test_reverse_compute_at_keeps_what_earlier_iterations_around_have_stored(nam
     np.testing.assert_array_equal(of_table(program), expected)
     moved = Schedule(program).reverse_compute_at("q", "i")
     np.testing.assert_array_equal(of_table(moved), expected)
+
+
+@T.prim_func
+def first_of_all(y: T.handle) -> None:
+    Y = T.match_buffer(y, (4,), "int32")
+    X = T.alloc_buffer((8,), "int32")
+    for i in range(4):
+        for a in range(1):
+            with T.block("p"):
+                va = T.axis.spatial(8, i + a)
+                X[va] = T.cast(va + 10 * i, "int32")
+        for _b in range(1):
+            with T.block("q"):
+                vi = T.axis.spatial(4, i)
+                Y[vi] = X[0]
+
+
+@T.prim_func
+def lower_part(y: T.handle, x: T.handle) -> None:
+    Y = T.match_buffer(y, (4, 4), "int32")
+    A = T.match_buffer(x, (4,), "int32")
+    X = T.alloc_buffer((4,), "int32")
+    for i in range(4):
+        with T.block("p"):
+            vi = T.axis.spatial(4, i)
+            X[vi] = A[vi]
+        for a in range(4):
+            with T.block("q"):
+                va = T.axis.spatial(4, a)
+                vi = T.axis.spatial(4, i)
+                T.where(a <= i)
+                Y[vi, va] = X[va]
+
+
+def test_compute_inline_keeps_a_value_of_an_earlier_iteration():
+    (y,) = run(first_of_all, "y", y=np.ones(4, np.int32))
+    np.testing.assert_array_equal(y, np.zeros(4))
+    with pytest.raises(ScheduleError, match="where an earlier iteration stored it"):
+        Schedule(first_of_all).compute_inline("p")
+
+
+def test_reverse_compute_inline_keeps_reads_of_earlier_iterations():
+    x = np.arange(4, dtype=np.int32) + 1
+    (y,) = run(lower_part, "y", x=x, y=np.zeros((4, 4), np.int32))
+    np.testing.assert_array_equal(y, np.tril(np.repeat(x[None], 4, 0)))
+    with pytest.raises(ScheduleError, match="in a later iteration than it is stored"):
+        Schedule(lower_part).reverse_compute_inline("q")

@@ -12,7 +12,7 @@ from spcomp.ir.analysis.exprs import both, conjunction, conjuncts, variables
 from spcomp.ir.analysis.reduction import as_reduction
 from spcomp.ir.analysis.regions import annotate_regions
 from spcomp.ir.arith.injectivity import element_key
-from spcomp.ir.arith.memory import read_by, reads_of, writes_of
+from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import BinOp, Expr, Var, cast
@@ -23,6 +23,7 @@ from spcomp.ir.rewrite import Replace, Rewriter, substitute
 from spcomp.ir.stmt import Alloc, Prefetch, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import depends
+from spcomp.schedule.nests.carried import carries
 from spcomp.schedule.nests.coverage import reads_are_stored, stored_conditions
 from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.nests import replace_stmt
@@ -37,7 +38,8 @@ class ComputeInline(Step):
 
     Legal where only *block* writes the buffer, which is allocated in the program; each index of its
     store is one of its iters; what it reads has not changed where the buffer is read; and only
-    elements that it stores are read. Source: TVM's compute_inline.
+    elements that it stores are read, not in an earlier iteration around. Source: TVM's
+    compute_inline.
     """
 
     name: ClassVar[str] = "compute_inline"
@@ -64,11 +66,7 @@ class ComputeInline(Step):
         if changes := reads_of(store.value) & writes_of(seq(*later)):
             what = buffer_name(changes, store.value)
             raise refusal(self, f"{what} changes before {buffer.name} is read", span)
-        if any(read_by(store.value)):
-            conds = stored_conditions(site, picks)
-            if conds is None or not reads_are_stored(func, seq(*later), buffer, picks, conds):
-                why = f"{buffer.name} may be read where the block stores nothing"
-                raise refusal(self, why, span)
+        _check_reads(self, func, site, picks, alloc)
         use = _Inline(buffer, picks, store.value)
         body = Replace(site.root, seq()).rewrite(alloc.body)
         return check_concurrent(self, func, replace_stmt(func, alloc, use.rewrite(body)), span)
@@ -79,8 +77,8 @@ class ReverseComputeInline(Step):
     """``for i: X[i] = f; for a: Y[a] = g(X[a])  ->  for i: Y[i] = g(f)``.
 
     Legal where only *block* reads the buffer, which is allocated in the program; each index of its
-    read is one of its loops; and one other block stores each element once, without a reduction.
-    Source: TVM's reverse_compute_inline.
+    read is one of its loops; and one other block stores each element once, without a reduction,
+    and in the same iteration of loops around. Source: TVM's reverse_compute_inline.
     """
 
     name: ClassVar[str] = "reverse_compute_inline"
@@ -130,6 +128,20 @@ def _picks(
     if {v for expr in used for v in variables(expr)} & bound - set(picks):
         raise refusal(step, "what it stores depends on more than the place", span)
     return picks
+
+
+def _check_reads(step: Step, func: Func, site: Site, picks: tuple[Var, ...], alloc: Alloc) -> None:
+    """Raise unless what the block at *site* stores is its value where the buffer is read."""
+    buffer, store, span = alloc.buffer, site.block.body, site.block.span
+    assert isinstance(store, Store)
+    steady = variables(store.value) <= {*picks, *func.params}
+    steady = steady and not reads_of(store.value) & writes_of(alloc.body)
+    if not steady and carries(func, buffer, site.block):
+        raise refusal(step, f"{buffer.name} may be read where an earlier iteration stored it", span)
+    if any(isinstance(n, Load | Search) for n in walk(store.value)):
+        conds = stored_conditions(site, picks)
+        if conds is None or not reads_are_stored(func, seq(*_after(site)), buffer, picks, conds):
+            raise refusal(step, f"{buffer.name} may be read where the block stores nothing", span)
 
 
 def _after(site: Site) -> list[Stmt]:
@@ -207,6 +219,8 @@ class _Reversed:
         reads = [n for n in walk(self.func.body) if isinstance(n, Load | Search)]
         if [n for n in reads if n.buffer is self.buffer] != [self.load]:
             raise self.error(f"{self.buffer.name} is read elsewhere too")
+        if carries(self.func, self.buffer, self.producer.block):
+            raise self.error(f"{self.buffer.name} is read in a later iteration than it is stored")
         self._check_order()
         values, where = self._values()
         inner = substitute(
