@@ -240,3 +240,119 @@ def test_reverse_compute_inline_keeps_reads_of_earlier_iterations():
     np.testing.assert_array_equal(y, np.tril(np.repeat(x[None], 4, 0)))
     with pytest.raises(ScheduleError, match="in a later iteration than it is stored"):
         Schedule(lower_part).reverse_compute_inline("q")
+
+
+@T.prim_func
+def row_of_counter(a: T.handle, b: T.handle, counter: T.handle) -> None:
+    A = T.match_buffer(a, (8,), "float32")
+    B = T.match_buffer(b, (8, 8), "float32")
+    J = T.match_buffer(counter, (4,), "int32")
+    for i in range(8):
+        with T.block("b"):
+            vi = T.axis.spatial(8, i)
+            A[vi] = B[T.max(0, T.min(J[0], 7)), vi]
+            J[0] = J[0] + 1
+
+
+@T.prim_func
+def opened_inside(c: T.handle, x: T.handle, y: T.handle, p: T.handle) -> None:
+    C = T.match_buffer(c, (16,), "int32")
+    P = T.match_buffer(p, (16,), "int32")
+    X = T.match_buffer(x, (16,), "float32")
+    Y = T.match_buffer(y, (16,), "float32")
+    T.assume_buffer_domain(P, [0, 15])
+    t = T.alloc_buffer((16,), "float32")
+    for k in range(16):
+        with T.block("p"):
+            vk = T.axis.spatial(16, k)
+            t[vk] = X[vk] + 1.0
+    for i in range(4):
+        for _j in range(2):
+            with T.block("w"):
+                vi = T.axis.spatial(4, i)
+                C[vi] = 1
+        for _j2 in range(2):
+            with T.block("q"):
+                vi = T.axis.spatial(4, i)
+                T.where(C[i] > 0)
+                Y[vi] = t[P[i]]
+
+
+def test_cache_read_copies_the_row_of_an_index_only_if_the_nest_does_not_write_that():
+    b = np.arange(64, dtype=np.float32).reshape(8, 8)
+    given = {"a": np.zeros(8, np.float32), "b": b, "counter": np.zeros(4, np.int32)}
+    for schedule in (row_of_counter, Schedule(row_of_counter).cache_read("b", 0)):
+        np.testing.assert_array_equal(run(schedule, "a", **given)[0], np.diag(b))
+
+
+def test_compute_at_runs_under_no_condition_that_the_loop_changes():
+    x = np.arange(16, dtype=np.float32)
+    given = {
+        "c": np.array([0, 1, 0, 1] + [0] * 12, np.int32),
+        "x": x,
+        "y": np.zeros(16, np.float32),
+        "p": np.arange(16, dtype=np.int32)[::-1].copy(),
+    }
+    (y,) = run(opened_inside, "y", **given)
+    np.testing.assert_array_equal(y[:4], x[::-1][:4] + 1)
+    with pytest.raises(ScheduleError, match="has no bounds"):
+        Schedule(opened_inside).compute_at("p", "i")
+
+
+@T.prim_func
+def bit_and_element(y: T.handle, x: T.handle, p: T.handle) -> None:
+    Y = T.match_buffer(y, (8,), "bool")
+    A = T.match_buffer(x, (8,), "float32")
+    P = T.match_buffer(p, (4,), "int32")
+    T.assume_buffer_domain(P, [0, 7])
+    X = T.alloc_buffer((8,), "float32")
+    for k in range(8):
+        with T.block("p"):
+            vk = T.axis.spatial(8, k)
+            X[vk] = A[vk] - 3.0
+    for i in range(8):
+        with T.block("q"):
+            vi = T.axis.spatial(8, i)
+            Y[vi] = i < 4 and X[P[i]] > 0.0
+
+
+def test_compute_at_evaluates_no_index_that_and_guards():
+    x, p = np.arange(8, dtype=np.float32) + 1, np.array([1, 7, 2, 4], np.int32)
+    (y,) = run(bit_and_element, "y", x=x, p=p, y=np.zeros(8, bool))
+    np.testing.assert_array_equal(y, [*(x[p] > 3), *[False] * 4])
+    with pytest.raises(ScheduleError, match="has no bounds"):
+        Schedule(bit_and_element).compute_at("p", "i")
+
+
+@T.prim_func
+def grows(c: T.handle, x: T.handle) -> None:
+    C = T.match_buffer(c, (1,), "int32")
+    X = T.match_buffer(x, (8, 8), "int32")
+    for j in range(C[0]):
+        for k in range(8):
+            with T.block("p"):
+                vj = T.axis.reduce(8, j)
+                vk = T.axis.reduce(8, k)
+                C[0] = C[0] + X[vj & 7, vk]
+
+
+@T.prim_func
+def grows_apart(c: T.handle) -> None:
+    C = T.match_buffer(c, (8,), "int32")
+    for j in range(C[0]):
+        for k in range(8):
+            with T.block("p"):
+                vj = T.axis.reduce(8, j)
+                vk = T.axis.spatial(8, k)
+                C[vk] = C[vk] + vj + 1
+
+
+def test_loops_change_places_only_if_their_ranges_stay():
+    (c,) = run(grows, "c", c=np.array([2], np.int32), x=np.ones((8, 8), np.int32))
+    assert c == 18
+    with pytest.raises(ScheduleError, match="iterations may change the range"):
+        Schedule(grows).reorder("k", "j")
+    (c,) = run(grows_apart, "c", c=np.full(8, 2, np.int32))
+    np.testing.assert_array_equal(c, np.full(8, 5))
+    with pytest.raises(ScheduleError, match="iterations may change the range"):
+        Schedule(grows_apart).reorder("k", "j")

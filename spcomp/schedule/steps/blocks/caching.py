@@ -209,7 +209,7 @@ class _Copy:
             isinstance(n, If | Select | While) or (isinstance(n, Block) and n.where is not None)
             for n in parts
         )
-        return sure and not any(n.buffer in writes_of(self.site.root) for n in reads)
+        return sure and not reads_of(index) & writes_of(self.site.root)
 
     def _extent(self, k: int) -> Expr:
         if isinstance(self.source, Buffer):

@@ -154,9 +154,9 @@ class Producer(Move):
         if len({fingerprint(tuple(path)) for path in paths}) != 1:
             return False
         for cond in paths[0]:
-            loads = [n for n in walk(cond) if isinstance(n, Load)] if cond is not None else []
-            changed = any(n.buffer in writes_of(self.loop.body) for n in loads)
-            if cond is None or changed or variables(cond) & ({*inside.inner} | inside.opaque):
+            if cond is None or reads_of(cond) & writes_of(self.loop.body):
+                return False
+            if variables(cond) & ({*inside.inner} | inside.opaque):
                 return False
         self.guard = conjunction(paths[0])
         return True
@@ -216,6 +216,10 @@ def _conditions(
             own = [None if otherwise is not None else substitute(cond, values)]
         case Block(where=Expr() as where):
             own = [substitute(where, values)]
+        case BinOp(op="and" | "or", lhs=lhs, rhs=rhs):
+            yield from _conditions(lhs, buffer, values)
+            yield from ([None, *path] for path in _conditions(rhs, buffer, values))
+            return
     for part in below(node):
         yield from ([*own, *path] for path in _conditions(part, buffer, values))
 

@@ -311,10 +311,14 @@ class Reorder(Step):
     def _check_swap(self, func: Func, first: For, second: For, reducing: set[Var]) -> Func:
         """Return *func* with the promise that this swap needs; raises if it is not legal.
 
-        One of the two loops must have independent iterations, or both must only reduce.
+        One of the two loops must have independent iterations, or both must only reduce, and no
+        iteration may change a range.
         """
         if trip_count(first) in (0, 1) or trip_count(second) in (0, 1):
             return func
+        for loop in (first, second):  # its range would be computed at other times
+            if clash := changes_range(loop):
+                raise self.error(str(clash), loop)
         either = sorted((first, second), key=lambda loop: loop.var in reducing)
         if not conflicts(either[0]) or not (clashes := conflicts(either[1])):
             return func
