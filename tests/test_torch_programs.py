@@ -309,3 +309,24 @@ def test_weights_that_change_in_place_are_seen() -> None:
         both(model, call, x, w, ei)
     w[:] = float("nan")
     both(model, call, x, w, ei)
+
+
+def several(x: Any, ei: Any) -> Any:
+    """Reductions of which the gradient counts elements that are the largest."""
+    rows, to = x[ei[0]], column(ei[1], x[ei[0]])
+    most = x.new_zeros(M, F).scatter_reduce(0, to, rows, "amax", include_self=False)
+    return torch.relu(x.new_zeros(M, F).scatter_add(0, to, rows)) + most
+
+
+@pytest.mark.parametrize("layer", [several, pytest.param(attention, marks=LONG)])
+def test_layers_under_checkpoint(layer: Any) -> None:
+    checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
+
+    def model(*args: Any) -> Any:
+        once = checkpoint(layer, *args, use_reentrant=False)
+        return torch.sigmoid(once) * checkpoint(layer, *args, use_reentrant=False)
+
+    rows = numbers(N, F) if layer is several else numbers(N, 2, 3)
+    ends = () if layer is several else (numbers(N, 2, seed=1), numbers(M, 2, seed=2))
+    both(model, compiled(model), rows, *ends, edges())
+    assert not st.explain(model, rows, *ends, edges(), costs=ALWAYS).left

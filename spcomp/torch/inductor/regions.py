@@ -32,7 +32,8 @@ class Regions:
     """The regions of a graph. *backward*: nodes that need gradients of its results.
 
     An aggregation joins the last region with its vector of places unless it needs a result of that
-    in another way than row by row, or one of the two belongs to the backward pass.
+    in another way than row by row, or one of the two belongs to the backward pass, or to what
+    ``torch.utils.checkpoint`` computes again there.
     """
 
     backward: frozenset[torch.fx.Node]
@@ -48,7 +49,7 @@ class Regions:
 
     def add(self, found: Aggregation, alone: Program) -> None:
         """Add *found*, with the program *alone* if none shares it."""
-        key = identity(found.index.node), found.node in self.backward
+        key = identity(found.index.node), found.node in self.backward, checkpoint(found.node)
         region = self._last.get(key)
         if region is not None:
             after = _below([other.node for other in region.found], self._of)
@@ -84,13 +85,22 @@ class Regions:
         if len(end.users) != 1:
             return None
         (user,) = end.users
-        if (user in self.backward) != (end in self.backward):
+        if (user in self.backward) != (end in self.backward) or checkpoint(user) != checkpoint(end):
             return None
         after = _below([found.node for found in region.found], self._of)
         if not region.program.finished(end, user, after):
             return None
         self._of[user] = region  # what it needs, all of the region needs
         return user
+
+
+def checkpoint(node: torch.fx.Node) -> tuple[Any, Any]:
+    """Return what ``torch.utils.checkpoint`` asks for *node*, and in which call.
+
+    The partitioner cannot save the list of results of a program, only each of them. Either all are
+    computed again or none.
+    """
+    return node.meta.get("recompute"), node.meta.get("ac_graph_id")
 
 
 def _has_sizes(found: Aggregation, region: Region, after: frozenset[torch.fx.Node]) -> bool:

@@ -229,7 +229,9 @@ class _Writer:
             vector = index.node
             while value(vector).dim() > 1:
                 vector = steps.add(aten.select.int, vector, 1, 0)
-            known = self.vectors[name] = vector, steps.add(operators.INDEX_KEY, vector)
+            key = steps.add(operators.INDEX_KEY, vector)
+            key.meta.pop("recompute", None)  # torch.utils.checkpoint may keep one number
+            known = self.vectors[name] = vector, key
         return known
 
     def _sizes(self, found: Aggregation, steps: _Steps) -> list[Any]:
