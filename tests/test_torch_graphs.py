@@ -100,6 +100,39 @@ def test_attention_under_a_sparse_mask(batch: tuple[int, ...]) -> None:
         st.attention(query, key[None], value, csr)
 
 
+def test_attention_where_a_mask_of_floats_is_infinite_or_dense() -> None:
+    query, key, value = (numbers(*shape, seed=5) for shape in ((3, 2), (4, 2), (4, 5)))
+    bias = torch.tensor([[-torch.inf] * 4, [1, 0, -torch.inf, 2], [0.5, 0, -1, 3]]).double()
+    at, of = torch.tensor([0, 4, 8, 12]), torch.arange(4).repeat(3)
+
+    def ours(query: Any, bias: Any) -> Any:
+        mask = torch.sparse_csr_tensor(at, of, bias.reshape(-1), (3, 4))
+        return st.attention(query, key, value, mask)
+
+    def plain(query: Any, bias: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+
+    args = query, bias.requires_grad_()
+    leaves = *args, key, value
+    for wanted, found in zip(
+        *((y, *torch.autograd.grad(y.square().sum(), leaves)) for y in (plain(*args), ours(*args))),
+        strict=True,
+    ):
+        assert torch.allclose(found, wanted)
+    fixed = torch.sparse_csr_tensor(at, of, bias.detach().reshape(-1), (3, 4))
+    call = lambda q: st.attention(q, key.detach(), value.detach(), fixed)  # noqa: E731
+    for transform in (lambda f: torch.func.grad(lambda q: f(q).square().sum()), torch.func.vmap):
+        q = torch.stack([query.detach()] * 2) if transform is torch.func.vmap else query.detach()
+        same = lambda q: plain(q, bias.detach())  # noqa: E731
+        for one, other in zip(transform(call)(q), transform(same)(q), strict=True):
+            assert torch.allclose(one, other.detach())
+    for dense in (torch.zeros(3, 4), torch.zeros(3, 4).half().numpy()):
+        with pytest.raises(ArgumentError, match="argument mask: is a dense one of floats"):
+            st.attention(query, key, value, dense)
+    full = torch.ones(3, 4, dtype=torch.bool)
+    assert torch.allclose(st.attention(query, key, value, full), plain(query, full))
+
+
 @pytest.mark.parametrize("reduce", ["mean", pytest.param("max", marks=LONG)])
 def test_relations(reduce: str) -> None:
     x, weight = numbers(4, 3), numbers(3, 3, 2, seed=1)

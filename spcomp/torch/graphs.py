@@ -6,6 +6,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 
 from spcomp.errors import ArgumentError
@@ -30,11 +31,14 @@ _GAT = """
 _ATTENTION = """
     z[i, j, h] = scale * sum(d, Q[i, h, d] * K[j, h, d]){bias} if M[i, j]
     m[i, h] = max(j, z[i, j, h])
-    p[i, j, h] = exp(z[i, j, h] - m[i, h]) if M[i, j]
+    p[i, j, h] = exp(z[i, j, h] - {most}) if M[i, j]
     s[i, h] = sum(j, p[i, j, h])
     t[i, h, f] = sum(j, p[i, j, h] * V[j, h, f])
     Y[i, h, f] = t[i, h, f] / maximum(s[i, h], 0.5)
 """
+# Of numbers that a mask adds, those of a whole row may be -inf: then the row is 0, as torch's.
+_PLAIN = {"bias": "", "most": "m[i, h]"}
+_BIASED = {"bias": " + M[i, j]", "most": "where(isinf(m[i, h]), 0, m[i, h])"}
 _compiled = cache(compile_program)
 
 
@@ -109,14 +113,14 @@ def attention(
         key: Rows (..., keys, width).
         value: Rows (..., keys, features).
         mask: A sparse matrix (queries, keys), for all heads. What it stores takes part, zeros and
-            False, too; floats are added to the scores.
+            False, too; floats are added to the scores. Or a dense one of booleans.
         scale: By default the width to the power of -0.5.
 
     Returns:
-        A tensor (..., queries, features); a query without keys gets 0.
+        A tensor (..., queries, features); a query without keys, or only scores of -inf, gets 0.
 
     Raises:
-        SpcompError: For shapes that do not fit.
+        SpcompError: For shapes that do not fit, and dense masks of floats.
     """
     _expect("query", query, 2, at_least=True)
     _expect("key", key, 2, at_least=True)
@@ -129,7 +133,13 @@ def attention(
     check_shape("mask", mask, (query.shape[-2], keys))
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     has_bias = "float" in str(getattr(mask, "dtype", ""))
-    kernel = _compiled(_ATTENTION.format(bias=" + M[i, j]" if has_bias else ""))
+    if has_bias and isinstance(mask, np.ndarray | torch.Tensor) and _is_dense(mask):
+        raise ArgumentError(
+            "argument mask: is a dense one of floats, expected a sparse one, or booleans",
+            hint="mask.to_sparse_csr() stores what is not 0; give booleans for pairs that take"
+            " part, and torch's scaled_dot_product_attention for numbers of all pairs",
+        )
+    kernel = _compiled(_ATTENTION.format(**(_BIASED if has_bias else _PLAIN)))
     batch = query.shape[:-2]
     Q, K, V = (x.reshape(prod(batch), *x.shape[-2:]).transpose(0, 1) for x in (query, key, value))  # noqa: N806
     found = kernel(Q=Q, K=K, V=V, M=mask if has_bias else _pattern(mask), scale=scale)
@@ -180,6 +190,10 @@ def rgcn(
     parts = rows.tensor_split(ends[:-1])
     products = torch.cat([part @ w for part, w in zip(parts, weight, strict=True)])
     return scatter(products, pairs % max(count, 1), 0, dim_size=count)
+
+
+def _is_dense(mask: Any) -> bool:
+    return getattr(mask, "layout", torch.strided) == torch.strided
 
 
 def _pattern(mask: Any) -> Any:
