@@ -12,7 +12,7 @@ import scipy.io
 import scipy.sparse as sps
 
 import spcomp
-from spcomp.errors import ArgumentError, FileError
+from spcomp.errors import ArgumentError, FileError, OutOfMemoryError
 from spcomp.io import coordinates, frostt, grammar, matrix_market, progress
 
 HEAD = "%%MatrixMarket matrix coordinate real general\n"
@@ -235,6 +235,41 @@ def test_an_archive_keeps_every_level_of_a_tensor(tmp_path, levels):
     got = spcomp.read(tmp_path / "t.npz")
     assert got.format == want.format
     assert same(got.to_dense(), want.to_dense())
+
+
+@pytest.mark.parametrize("form", [
+    "csr", "dcsr", "hash", "bitmap", "rle", "ell", "bsr(1)", "csc", "coo", "dia", "sell(2)",
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["t.mtx", "t.tns", "t.bsp.h5", "t.npz"])
+def test_a_tensor_is_written_without_its_padding(tmp_path, form, name):
+    if name.endswith(".h5"):
+        pytest.importorskip("h5py")
+    want = np.array([[1.0, 1, 0, 5], [0, 3, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]])
+    tensor = spcomp.convert(want, spcomp.Format.parse(form, 2))
+    spcomp.write(tmp_path / name, tensor)
+    got = spcomp.read(tmp_path / name)
+    assert got.nnz == tensor.nnz
+    assert np.array_equal(got.to_dense() if name == "t.npz" else got.toarray(), want)
+
+
+def test_the_zeros_that_a_bitmap_stores_are_written(tmp_path):
+    mask = np.array([[True, True, False]])
+    tensor = spcomp.Tensor((1, 3), (None, ("bitmap", mask)), np.arange(3.0))
+    spcomp.write(tmp_path / "b.tns", tensor)
+    assert (tmp_path / "b.tns").read_text() == "1 1 0.0\n1 2 1.0\n"
+
+
+@pytest.mark.parametrize("shape", [(1 << 40, 1 << 34), (1 << 32, 1 << 32, 1 << 32)])
+def test_a_tensor_of_more_rows_than_memory_holds_is_written_as_a_list(tmp_path, shape):
+    tensor = spcomp.Tensor.from_coo([[0, 5]] * len(shape), [1.0, 2.0], shape)
+    spcomp.write(tmp_path / "t.tns", tensor)
+    lines = [line.split() for line in (tmp_path / "t.tns").read_text().splitlines()]
+    assert lines == [["1"] * len(shape) + ["1.0"], ["6"] * len(shape) + ["2.0"]]
+    if len(shape) == 2:
+        spcomp.write(tmp_path / "t.mtx", tensor)
+        assert scipy.io.mmread(tmp_path / "t.mtx", spmatrix=False).shape == shape
+    with pytest.raises(OutOfMemoryError, match=r"the pointers of its \d+ rows do not fit"):
+        spcomp.write(tmp_path / "t.bsp.h5", tensor)
 
 
 def test_written_duplicates_are_added_up(tmp_path):

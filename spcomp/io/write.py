@@ -10,13 +10,14 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from spcomp.arrays import Array
-from spcomp.errors import ArgumentError
+from spcomp.errors import ArgumentError, OutOfMemoryError
 from spcomp.io import archive, binsparse, hdf5
 from spcomp.io.coordinates import Entries, csr, tensor
 from spcomp.io.frostt import EXACT, ORDERS
 from spcomp.io.numbers import DTYPES
 from spcomp.io.read import suffix
 from spcomp.io.replace import replacing
+from spcomp.io.source import memory
 from spcomp.tensors import checks as validate
 from spcomp.tensors.tensor import Tensor
 
@@ -74,6 +75,7 @@ def _replace(path: Path, fill: Fill, *, zipped: bool) -> None:
 
 def _matrix_market(value: Any) -> Fill:
     from scipy.io import mmwrite
+    from scipy.sparse import coo_array
 
     if isinstance(value, np.ndarray):
         array = _supported(validate.plain("value", value))
@@ -81,17 +83,18 @@ def _matrix_market(value: Any) -> Fill:
             raise ArgumentError(f"argument value: got {array.ndim} dimensions, an .mtx file has 2")
         plain = array.astype(np.int8) if array.dtype.kind == "b" else array
         return lambda file: mmwrite(file, plain, symmetry="general")
-    matrix = _canonical(value)
+    matrix = _listed(value)
     if matrix.ndim != 2:
         raise ArgumentError(
             f"argument value: got {matrix.ndim} axes, an .mtx file has 2", hint="write a .tns file"
         )
-    listed = _csr(matrix)
-    return lambda file: mmwrite(file, listed, symmetry="general")
+    coordinates: Any = matrix.coordinates()
+    coo = coo_array((matrix.values, coordinates), shape=matrix.shape)
+    return lambda file: mmwrite(file, coo, symmetry="general")
 
 
 def _frostt(value: Any) -> Fill:
-    tensor = _canonical(value)
+    tensor = _listed(value)
     values = tensor.values
     if values.dtype.kind in "iu" and values.size:
         if max(int(values.max()), -int(values.min())) > EXACT:
@@ -144,7 +147,28 @@ def _binsparse(value: Any) -> Fill:
 
 
 def _canonical(value: Any) -> Tensor:
-    """Return *value* as a tensor in order, without repeated entries."""
+    """Return *value* as a tensor by rows, in order, without repeated entries.
+
+    Raises OutOfMemoryError if it has too many rows.
+    """
+    entries = _entries_of(value)
+    rows = entries.shape[0] if len(entries.shape) > 1 else 0
+    if 8 * rows > memory():
+        raise OutOfMemoryError(
+            f"argument value: the pointers of its {rows} rows do not fit into memory",
+            hint="a .tns file, and the .npz file of a Tensor, need none",
+        )
+    return tensor(entries)[0]
+
+
+def _listed(value: Any) -> Tensor:
+    """Return *value* as a list of its entries in order, none of them repeated."""
+    entries = _entries_of(value)
+    return Tensor.from_coo(entries.coords, entries.values, entries.shape)
+
+
+def _entries_of(value: Any) -> Entries:
+    """Return the stored entries of *value*, without padding, in their own order."""
     if getattr(value, "format", "") == "coo" and getattr(value, "ndim", 2) != 2:
         from spcomp.tensors.convert import convert
 
@@ -152,14 +176,15 @@ def _canonical(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if not 1 <= value.ndim <= ORDERS:
             raise ArgumentError(f"argument value: got {value.ndim} axes, expected 1 to {ORDERS}")
-        entries = Entries(value.shape, value.coordinates(), value.values.reshape(-1))
+        coordinates, places = value.elements()
+        entries = Entries(value.shape, coordinates, value.values.reshape(-1)[places])
     else:
-        entries = _entries_of(value)
+        entries = _entries_of_scipy(value)
     _supported(entries.values)
-    return tensor(entries)[0]
+    return entries
 
 
-def _entries_of(value: Any) -> Entries:
+def _entries_of_scipy(value: Any) -> Entries:
     """Return the entries of a scipy matrix, after checking its index arrays."""
     from spcomp.tensors.libraries.scipy import is_scipy, native_scipy
 
