@@ -76,6 +76,7 @@ def test_names_of_any_rank_and_with_sizes():
         (lambda: Format.parse("csr", 3), "is no format of 3 dimensions"),
         (lambda: Format("csr", (0, 0)), "level 1 stores dimension 0 as compressed"),
         (lambda: Format("csr", (0, 2)), "does not say which dimensions 2 levels store"),
+        (lambda: Format("csr", (1 << 62, 0)), "does not say which dimensions 2 levels store"),
         (lambda: Format("csr", (0,)), "does not say which dimensions 2 levels store"),
         (lambda: Format("dense,dense(4)"), r"level 1 stores dimension 1 as dense\(4\)"),
         (lambda: Format("offset"), "stands below the dimension it follows"),

@@ -260,7 +260,8 @@ def _check(result: Format) -> None:
     """Raise FormatError unless the levels and dimensions of *result* describe tensors."""
     levels, order = result.levels, result.order
     text = ",".join(levels)
-    if len(order) != len(levels) or set(order) - {SLOTS} != set(range(result.rank)):
+    stores = set(order) - {SLOTS}
+    if len(order) != len(levels) or len(stores) != result.rank or min(stores, default=0) < 0:
         raise FormatError(
             f"the order {order} does not say which dimensions {len(levels)} levels store",
             hint="give the number of a dimension for each level, every dimension at least once",
