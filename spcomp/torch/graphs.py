@@ -193,7 +193,7 @@ def rgcn(
 
 
 def _is_dense(mask: Any) -> bool:
-    return getattr(mask, "layout", torch.strided) == torch.strided
+    return bool(getattr(mask, "layout", torch.strided) == torch.strided)
 
 
 def _pattern(mask: Any) -> Any:

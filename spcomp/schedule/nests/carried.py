@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spcomp.ir.access import Load, Search
-from spcomp.ir.analysis.exprs import variables
+from spcomp.ir.analysis.exprs import trip_count, variables
 from spcomp.ir.arith.memory import reads_of, writes_of
 from spcomp.ir.axis import AnyBuffer
 from spcomp.ir.expr import Expr, Var
@@ -12,7 +12,7 @@ from spcomp.ir.node import Node
 from spcomp.ir.position import Block, Merge
 from spcomp.ir.stmt import Alloc, For, If, Let, Prefetch, Stmt, Store, While
 from spcomp.ir.visitor import children, statements, walk
-from spcomp.schedule.legality.dependence import at_most_once, conflicts
+from spcomp.schedule.legality.dependence import conflicts
 from spcomp.schedule.nests.sites import path_to
 
 
@@ -33,7 +33,7 @@ def carries(func: Func, buffer: AnyBuffer, writer: Block) -> bool:
                 return False  # the loops inside are around the writer alone
             if not isinstance(node, For):
                 return True
-            if at_most_once(node) or not conflicts(node, {buffer}):
+            if trip_count(node) in (0, 1) or not conflicts(node, {buffer}):
                 continue
             first = next(n for n in walk(node) if n is writer or n in others)
             if first is not writer or not _Again(node, buffer).holds():
