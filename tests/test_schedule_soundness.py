@@ -356,3 +356,82 @@ def test_loops_change_places_only_if_their_ranges_stay():
     np.testing.assert_array_equal(c, np.full(8, 5))
     with pytest.raises(ScheduleError, match="iterations may change the range"):
         Schedule(grows_apart).reorder("k", "j")
+
+
+@T.prim_func
+def guarded_weight(
+    a: T.handle, c: T.handle, p: T.handle, q: T.handle, indptr: T.handle, indices: T.handle,
+    m: T.int32, n: T.int32, nnz: T.int32,
+) -> None:  # fmt: skip
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    J_indptr = T.match_sparse_buffer(indptr, (I,), "int32", extra_storage=1)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    P = T.match_buffer(p, (m,), "int32")
+    Q = T.match_buffer(q, (3,), "float32")
+    C = T.match_buffer(c, (m, 4), "float32")
+    for i in range(m):
+        with T.block("w0"):
+            vi = T.axis.spatial(m, i)
+            for j in range(J_indptr[vi + 1] - J_indptr[vi]):
+                for k in range(4):
+                    with T.block("w1"):
+                        vj = T.axis.reduce(n, j)
+                        vk = T.axis.spatial(4, k)
+                        C[vi, vk] = C[vi, vk] + T.if_then_else(
+                            P[vi] >= vk, T.exp(A[vi, vj] * Q[P[vi]]), T.float32(0.0)
+                        )
+
+
+def test_stage_weights_computes_nothing_that_a_choice_guards():
+    with pytest.raises(ScheduleError, match="no function or quotient"):
+        Schedule(guarded_weight).stage_weights("i", "j")
+
+
+@T.prim_func
+def sums_at(x: T.handle, w: T.handle, ip: T.handle, idx: T.handle) -> None:
+    W = T.match_buffer(w, (4,), "float32")
+    X = T.match_buffer(x, (16,), "float32")
+    IP = T.match_buffer(ip, (7,), "int32")
+    I = T.match_buffer(idx, (6,), "int32")
+    for i in range(6):
+        for j in range(IP[i + 1] - IP[i]):
+            with T.block("q"):
+                vi = T.axis.spatial(6, i)
+                vj = T.axis.reduce(16, j)
+                W[I[vi]] = W[I[vi]] + X[IP[vi] + vj]
+
+
+@T.prim_func
+def read_at(x: T.handle, w: T.handle, ip: T.handle, idx: T.handle) -> None:
+    W = T.match_buffer(w, (4,), "float32")
+    X = T.match_buffer(x, (6,), "float32")
+    IP = T.match_buffer(ip, (7,), "int32")
+    I = T.match_buffer(idx, (6,), "int32")
+    for i in range(6):
+        for j in range(IP[i + 1] - IP[i]):
+            with T.block("q"):
+                vi = T.axis.spatial(6, i)
+                vj = T.axis.reduce(16, j)
+                X[vi] = X[vi] + W[I[vi]] * vj
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: Schedule(sums_at).cache_write("q", 0, at="i"),
+        lambda: Schedule(sums_at).cache_write("q", 0),
+        lambda: Schedule(sums_at).reverse_cache_write("q", 0),
+        lambda: Schedule(read_at).reverse_cache_read("q", 1),
+    ],
+)
+def test_an_index_of_an_empty_row_need_not_be_a_place(step):
+    given = {
+        "x": np.ones(16, np.float32),
+        "w": np.zeros(4, np.float32),
+        "ip": np.array([0, 2, 2, 3, 5, 5, 7], np.int32),
+        "idx": np.array([0, -1, 2, 1, 99, 3], np.int32),
+    }
+    np.testing.assert_array_equal(run(sums_at, "w", **given)[0], [2, 2, 1, 2])
+    with pytest.raises(ScheduleError, match="may be wrong where no iteration runs"):
+        step()

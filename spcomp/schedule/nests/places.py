@@ -26,6 +26,7 @@ from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import For, If, Let, Stmt, Store, While
 from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import below, walk
+from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.sites import (
     PathCopy,
     Site,
@@ -158,6 +159,16 @@ class Place:
                 what = buffer_name(clashes, part)
                 raise self.error(f"where it is, or a range, depends on {what}, written here")
 
+    def check_reached(self) -> None:
+        """Raise if copies might touch an element where the block, in its loops, touches none.
+
+        Where the loops that the copies do not have are empty, indices may be no places at all.
+        """
+        parts = (*self.indices, *(pick.value for pick in self.picks))
+        path = (*self.site.above, *self.site.path)
+        if not are_checked(self.func, parts) and may_be_empty(self.func, path, self.dropped):
+            raise self.error(f"an index of {self.buffer.name} may be wrong where no iteration runs")
+
     def is_injective(self) -> bool:
         """Whether all iterations of the loops kept are proved to touch different elements."""
         return self._apart(element_key(self.buffer, self.indices))
@@ -221,6 +232,23 @@ def _longest(axes: tuple[Axis, ...], indices: Index, var: Var) -> Expr | None:
             absolute = axis.parent in axes and indices[axes.index(axis.parent)] is None
             return positions(axis) if absolute else longest_fiber(axis)
     return None
+
+
+def are_checked(func: Func, exprs: Iterable[Expr | None]) -> bool:
+    """Whether all that *exprs* read has a domain, so that they are places in any case."""
+    checked = {domain.buffer for domain in func.domains}
+    nodes = (n for expr in exprs if expr is not None for n in walk(expr))
+    return all(n.buffer in checked for n in nodes if isinstance(n, Load | Search))
+
+
+def may_be_empty(func: Func, path: tuple[Node, ...], loops: Iterable[For]) -> bool:
+    """Whether one of *loops*, which are on *path*, may not run at all."""
+    above = ((loop, path[: path.index(loop)]) for loop in loops)
+    return not all(prover_at(func, way)(BinOp("<", x.begin, x.end)) for x, way in above)
+
+
+def _reads(expr: Expr) -> bool:
+    return any(isinstance(node, Load | Search) for node in walk(expr))
 
 
 def unconditional_nodes(node: Node) -> Iterator[Node]:

@@ -228,8 +228,8 @@ class ReverseCacheRead(Step):
 
     As cache_read, but the copy is indexed by the iters of *block* that pick the element, in the
     order of the block or of *dim_order* (numbers of iters), and is made in copies of their loops.
-    Legal where the block always reads the buffer, at one index. Source: SparseTIR's
-    reverse_cache_read.
+    Legal where the block always reads the buffer, at one index, which is a place of it even where
+    loops that the copies lack are empty. Source: SparseTIR's reverse_cache_read.
     """
 
     name: ClassVar[str] = "reverse_cache_read"
@@ -245,6 +245,7 @@ class ReverseCacheRead(Step):
         place = Place(self, func, site, buffer)
         if self.dim_order:
             place.reordered(self.dim_order)
+        place.check_reached()
         names = Names(func)
         local = place.local(names, self.storage_scope)
         load = place.copy(names, "_load", local, lambda there, here: store_at(here, there))
@@ -360,6 +361,8 @@ class WriteBack:
         place = self.place
         if self.block.init is not None and place.site.goes_on:
             raise place.error("a reduction goes on outside the nest, and starts there")
+        if self.block.init is None or not self.dropped <= self.drivers:
+            place.check_reached()
         for node in place.kept:
             if node.var not in place.direct:
                 raise place.error(f"{node.var.name!r} changes which elements there are")

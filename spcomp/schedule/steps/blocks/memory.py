@@ -28,6 +28,7 @@ from spcomp.ir.structural import fingerprint
 from spcomp.ir.visitor import walk
 from spcomp.schedule.nests.nearby import prover_at
 from spcomp.schedule.nests.nests import chain, find_loop, replace_stmt
+from spcomp.schedule.nests.places import are_checked, may_be_empty
 from spcomp.schedule.nests.sites import (
     check_concurrent,
     check_scope,
@@ -79,6 +80,9 @@ class CacheWrite(Step):
             raise self.error(why, outer, names_hint(blocks, "blocks"))
         nth_buffer(self, block, self.buffer_index, outer.span, writes=True)
         tile = _Tile(self, outer, block, loops[1:])
+        if tile.may_be_wrong(func):
+            why = f"an index of {tile.target.name} may be wrong where no iteration runs"
+            raise self.error(why, block)
         if not isinstance(block.body, Store) and not tile.is_there(func):
             raise self.error("what is stored under a condition is not proved to be there", block)
         after = replace_stmt(func, outer, outer.replace(body=tile.build(Names(func))))
@@ -257,6 +261,14 @@ class _Tile:
         where = self.block.where
         if where is not None and variables(substitute(where, self.block.values)) & lost:
             raise self.error("the condition of the block depends on what is reduced")
+
+    def may_be_wrong(self, func: Func) -> bool:
+        """Whether the tile may have an element that is none, where loops that reduce are empty."""
+        indices = (None if i is None else substitute(i, self.block.values) for i in self.indices)
+        empty = [loop for loop in self.loops if loop not in self.spatial]
+        path = (*path_to(func, self.outer), *self.loops)
+        unchecked = self._may_skip() and not are_checked(func, indices)
+        return unchecked and may_be_empty(func, path, empty)
 
     def _may_skip(self) -> bool:
         """Whether an element may keep its value: it has no init, or a loop may not run at all."""

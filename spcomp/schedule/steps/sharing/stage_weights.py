@@ -20,6 +20,7 @@ from spcomp.ir.stmt import Alloc, For, Seq, Stmt, Store, seq
 from spcomp.ir.visitor import walk
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_loop, nest, replace_stmt
+from spcomp.schedule.nests.places import unconditional_nodes
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Row
 
@@ -31,7 +32,7 @@ class StageWeights(Step):
     *inner* runs over the fiber of the row of *loop*. The largest expression in it that computes a
     function or quotient, and depends on nothing but the row and the element, is computed for all
     elements before, and kept in memory: each iteration of the loops inside reads it. Legal where it
-    reads nothing that the loop writes, in a nest without conditions.
+    reads nothing that the loop writes, in a nest without conditions, and is always evaluated.
     """
 
     name: ClassVar[str] = "stage_weights"
@@ -70,7 +71,7 @@ class _Weights(Row):
         others = {x.var for x in loops_of(self.loop.body)} - own
         deeper = dict.fromkeys(n for x in loops_of(self.inner.body) for n in walk(x.body))
         for store in (n for n in deeper if isinstance(n, Store)):
-            for part in walk(store.value):
+            for part in unconditional_nodes(store.value):
                 if isinstance(part, Expr) and _is_costly(part):
                     value = substitute(part, self.values)
                     needs = variables(value)
