@@ -435,3 +435,27 @@ def test_an_index_of_an_empty_row_need_not_be_a_place(step):
     np.testing.assert_array_equal(run(sums_at, "w", **given)[0], [2, 2, 1, 2])
     with pytest.raises(ScheduleError, match="may be wrong where no iteration runs"):
         step()
+
+
+@T.prim_func
+def up_to_a_limit(
+    x: T.handle, w: T.handle, indptr: T.handle, indices: T.handle,
+    n: T.int32, nnz: T.int32, limit: T.int32,
+) -> None:  # fmt: skip
+    I = T.dense_fixed(1)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    Jd = T.dense_fixed(n)
+    J_indptr = T.match_sparse_buffer(indptr, (I,), "int32", extra_storage=1)
+    J_indices = T.match_sparse_buffer(indices, (I, J), "int32")
+    A = T.match_sparse_buffer(x, (I, J), "float32")
+    W = T.match_sparse_buffer(w, (Jd,), "float32")
+    for e in range(limit):
+        with T.block("q"):
+            ve = T.axis.reduce(limit, e)
+            T.where(ve < J_indptr[1] - J_indptr[0])
+            W[J_indices[0, ve]] = W[J_indices[0, ve]] + A[0, ve]
+
+
+def test_group_runs_reads_no_coordinate_that_a_condition_guards():
+    with pytest.raises(ScheduleError, match="where the coordinate is read"):
+        Schedule(up_to_a_limit).group_runs("e")

@@ -247,24 +247,25 @@ def may_be_empty(func: Func, path: tuple[Node, ...], loops: Iterable[For]) -> bo
     return not all(prover_at(func, way)(BinOp("<", x.begin, x.end)) for x, way in above)
 
 
-def _reads(expr: Expr) -> bool:
-    return any(isinstance(node, Load | Search) for node in walk(expr))
-
-
 def unconditional_nodes(node: Node) -> Iterator[Node]:
     """Yield the nodes in *node* that always run, or are always evaluated, when it is."""
     yield node
+    for below in surely_below(node):
+        yield from unconditional_nodes(below)
+
+
+def surely_below(node: Node) -> Iterator[Node]:
+    """Yield the children of *node* that always run, or are always evaluated, when it is."""
     match node:
         case If() | Select():
-            yield from unconditional_nodes(node.cond)
+            yield node.cond
         case While() | For():
             return
         case Block(where=where) if where is not None:
-            yield from unconditional_nodes(where)
+            yield where
         case BinOp(op="and" | "or"):
-            yield from unconditional_nodes(node.lhs)
+            yield node.lhs
         case Load(mask=mask) | Store(mask=mask) if mask is not None:
             return
         case _:
-            for item in below(node):
-                yield from unconditional_nodes(item)
+            yield from below(node)

@@ -25,6 +25,7 @@ from spcomp.ir.visitor import walk
 from spcomp.knobs import Knobs
 from spcomp.schedule.legality.dependence import loops_of
 from spcomp.schedule.nests.nests import find_loop, replace_stmt
+from spcomp.schedule.nests.places import surely_below
 from spcomp.schedule.nests.values import binding_values, ceil_div, starts_inside
 from spcomp.schedule.steps.base import Step
 from spcomp.schedule.steps.sharing.hubs import Piece, RowSum
@@ -213,7 +214,7 @@ class GroupRuns(Step):
 
     For a loop over the fiber of an axis, or a part of it. The inner loop runs over consecutive
     iterations of one coordinate, so that the elements it updates can stay in registers. Legal
-    where every iteration reads its coordinate, and no condition decides whether any runs.
+    where every iteration reads its coordinate, whatever conditions hold.
     """
 
     name: ClassVar[str] = "group_runs"
@@ -230,6 +231,8 @@ class GroupRuns(Step):
         key = key_load(func, loop)
         if key is None:
             raise self.error(f"{self.loop!r} reads no coordinate that it does not write", loop)
+        if _keys(func, loop, key) is None and not _is_always_read(loop, key):
+            raise self.error("a condition or range decides where the coordinate is read", loop)
         return loop, key
 
     def rewrite(self, func: Func, plan: tuple[For, Load]) -> Func:
@@ -245,6 +248,23 @@ def _invariant_guards(loop: For) -> list[Expr]:
     conds += [n.where for n in walk(loop.body, skip=Expr) if isinstance(n, Block) and n.where]
     terms = (substitute(term, values) for cond in conds for term in conjuncts(cond))
     return [term for term in terms if loop.var not in variables(term)]
+
+
+def _is_always_read(loop: For, key: Load) -> bool:
+    """Whether every iteration of *loop* reads *key*, except where a loop inside is always empty."""
+    values = binding_values(loop.body)
+    inside = {n.var for n in walk(loop) if isinstance(n, (For, Let))}
+
+    def occurs(node: Node) -> bool:
+        if isinstance(node, Load) and node.buffer is key.buffer:
+            return expr_equal(substitute(node, values), key)
+        if isinstance(node, For):
+            ends = substitute(node.begin, values), substitute(node.end, values)
+            steady = not any(variables(e) & inside for e in ends)
+            return any(map(occurs, (*ends, node.body) if steady else ends))
+        return any(map(occurs, surely_below(node)))
+
+    return occurs(loop.body)
 
 
 def _runs(names: Names, loop: For, key: Load) -> Stmt:
