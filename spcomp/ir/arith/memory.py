@@ -8,13 +8,18 @@ from spcomp.ir.access import Load, Search
 from spcomp.ir.axis import AnyBuffer, memory_of
 from spcomp.ir.expr import Expr
 from spcomp.ir.node import Node
+from spcomp.ir.position import Cursor
 from spcomp.ir.stmt import Store
 from spcomp.ir.visitor import statements, walk
 
 
 def read_by(*nodes: Node) -> Iterator[AnyBuffer]:
-    """Yield the buffers that *nodes* load from or search."""
-    return (n.buffer for node in nodes for n in walk(node) if isinstance(n, (Load, Search)))
+    """Yield the buffers that *nodes* load from, search or merge."""
+    for node in (n for top in nodes for n in walk(top)):
+        if isinstance(node, (Load, Search)):
+            yield node.buffer
+        elif isinstance(node, Cursor) and node.indices is not None:
+            yield node.indices
 
 
 def reads_of(*nodes: Node) -> set[object]:

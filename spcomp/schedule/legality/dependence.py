@@ -18,7 +18,7 @@ from spcomp.ir.arith.simplify import injective
 from spcomp.ir.axis import AnyBuffer, Axis, Buffer, SparseBuffer, memory_of
 from spcomp.ir.expr import Const, Expr, Var, binary, plain
 from spcomp.ir.node import Node
-from spcomp.ir.position import Block, Merge
+from spcomp.ir.position import Block, Cursor, Merge
 from spcomp.ir.rewrite import substitute
 from spcomp.ir.stmt import Alloc, For, If, Let, Prefix, Stmt, Store
 from spcomp.ir.structural import expr_equal, fingerprint
@@ -130,6 +130,9 @@ class Accesses(Walker):
         """The positions of cursors depend on data."""
         self.opaque.add(merge.coordinate)
         self.opaque.update(c.pos for c in merge.cursors)
+        for buffer in (c.indices for c in merge.cursors):
+            if buffer is not None:
+                self._read_anywhere(buffer)
         self.visit_Node(merge)
 
     def visit_Prefix(self, prefix: Prefix) -> None:
@@ -167,9 +170,12 @@ class Accesses(Walker):
 
     def visit_Search(self, search: Search) -> None:
         """A search may read anything."""
-        unknown = (None,) * len(getattr(search.buffer, "axes", (None,)))
-        self.accesses.append(Access(search.buffer, unknown, writes=False))
+        self._read_anywhere(search.buffer)
         self.visit_Node(search)
+
+    def _read_anywhere(self, buffer: AnyBuffer) -> None:
+        unknown = (None,) * len(getattr(buffer, "axes", (None,)))
+        self.accesses.append(Access(buffer, unknown, writes=False))
 
 
 def is_atomic(block: Block) -> bool:
@@ -457,7 +463,9 @@ def depends(first: Node, second: Node) -> Conflict | None:
     writes, others = writes_of(first), writes_of(second)
     both = writes & (others | reads_of(second)) | others & reads_of(first)
     for node in walk(second):
-        if isinstance(node, (Load, Search, Store)) and memory_of(node.buffer) in both - inner:
-            verb = "writes" if memory_of(node.buffer) in writes else "reads"
-            return Conflict(node.buffer.name, f"what the other one {verb}")
+        buffer = node.buffer if isinstance(node, (Load, Search, Store)) else None
+        buffer = node.indices if isinstance(node, Cursor) else buffer
+        if buffer is not None and memory_of(buffer) in both - inner:
+            verb = "writes" if memory_of(buffer) in writes else "reads"
+            return Conflict(buffer.name, f"what the other one {verb}")
     return None
