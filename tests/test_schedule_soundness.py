@@ -459,3 +459,86 @@ def up_to_a_limit(
 def test_group_runs_reads_no_coordinate_that_a_condition_guards():
     with pytest.raises(ScheduleError, match="where the coordinate is read"):
         Schedule(up_to_a_limit).group_runs("e")
+
+
+@T.prim_func
+def merged(ja: T.handle, jb: T.handle, y: T.handle) -> None:
+    JA = T.match_buffer(ja, (4,), "int32")
+    JB = T.match_buffer(jb, (4,), "int32")
+    Y = T.match_buffer(y, (4, 16), "float32")
+    for i in range(4):
+        with T.block("both"):
+            vi = T.axis.spatial(4, i)
+            with T.merge(  # noqa: SIM117  (a case stands in the merge)
+                "intersect", T.cursor(JA, 0, 4), T.cursor(JB, 0, 4)
+            ) as [c, _p, _q]:
+                with T.case(1, 1):
+                    Y[vi, c] = 1.0
+        with T.block("clear"):
+            vi = T.axis.spatial(4, i)
+            JA[vi] = JA[vi] - 1
+
+
+def test_a_merge_reads_the_coordinates_of_its_cursors():
+    with pytest.raises(ScheduleError, match="of JA"):
+        Schedule(merged).parallel("i")
+
+
+@T.prim_func
+def starts_another(x: T.handle, c: T.handle) -> None:
+    X = T.match_buffer(x, (3, 5), "float32")
+    C = T.match_buffer(c, (6,), "float32")
+    for i in range(3):
+        for k in range(5):
+            with T.block("b"):
+                vi = T.axis.spatial(3, i)
+                vk = T.axis.reduce(5, k)
+                with T.init():
+                    C[vi + 3] = 7.0
+                C[vi] = C[vi] + X[vi, vk]
+
+
+def test_pad_einsum_pads_no_block_whose_init_starts_another_element():
+    given = {"x": np.ones((3, 5), np.float32), "c": np.zeros(6, np.float32)}
+    np.testing.assert_array_equal(run(starts_another, "c", **given)[0], [5, 5, 5, 7, 7, 7])
+    with pytest.raises(ScheduleError, match="more than a constant stored"):
+        Schedule(starts_another).pad_einsum("b", (4, 4))
+
+
+@T.prim_func
+def starts_beside(x: T.handle, c: T.handle, d: T.handle) -> None:
+    X = T.match_buffer(x, (4, 8), "float32")
+    C = T.match_buffer(c, (4,), "float32")
+    D = T.match_buffer(d, (4,), "float32")
+    for i in range(4):
+        for k in range(8):
+            with T.block("b"):
+                vi = T.axis.spatial(4, i)
+                vk = T.axis.reduce(8, k)
+                with T.init():
+                    D[vi] = 7.0
+                C[vi] = C[vi] + X[vi, vk]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda s: s.cache_write("b", 1),
+        lambda s: s.cache_write("b", 1, at="i"),
+        lambda s: s.reverse_cache_write("b", 1),
+    ],
+)
+def test_a_copy_starts_from_the_init_only_if_that_stores_the_element(step):
+    given = {
+        "x": np.ones((4, 8), np.float32),
+        "c": np.ones(4, np.float32),
+        "d": np.zeros(4, np.float32),
+    }
+    for schedule in (starts_beside, step(Schedule(starts_beside))):
+        c, d = run(schedule, "c", "d", **given)
+        np.testing.assert_array_equal((c, d), (np.full(4, 9), np.full(4, 7)))
+
+
+def test_a_tile_is_one_of_the_buffer_that_was_named():
+    with pytest.raises(ScheduleError, match="the update is one of C, not D"):
+        Schedule(starts_beside).cache_write("b", 0, at="i")

@@ -316,6 +316,12 @@ def store_at(target: Load, value: Expr) -> Store:
     return Store(target.buffer, target.indices, cast(value, target.buffer.dtype))
 
 
+def starts_itself(block: Block, buffer: AnyBuffer) -> bool:
+    """Whether the init of *block* always stores an element of *buffer*."""
+    nodes = () if block.init is None else unconditional_nodes(block.init)
+    return any(isinstance(n, Store) and n.buffer is buffer for n in nodes)
+
+
 class WriteBack:
     """A block whose updates go to a local copy, with the nests that fill it and write it back.
 
@@ -348,7 +354,7 @@ class WriteBack:
     def _may_skip(self) -> bool:
         """Whether the block may leave the element unchanged, or reads it first."""
         block, target = self.block, self.place.buffer
-        if block.init is not None:
+        if starts_itself(block, target):
             return not self.dropped <= self.drivers
         sure = any(
             isinstance(n, Store) and n.buffer is target for n in unconditional_nodes(block.body)
@@ -361,7 +367,8 @@ class WriteBack:
         place = self.place
         if self.block.init is not None and place.site.goes_on:
             raise place.error("a reduction goes on outside the nest, and starts there")
-        if self.block.init is None or not self.dropped <= self.drivers:
+        starts = starts_itself(self.block, place.buffer)
+        if not starts or not self.dropped <= self.drivers:
             place.check_reached()
         for node in place.kept:
             if node.var not in place.direct:

@@ -38,7 +38,7 @@ from spcomp.schedule.nests.sites import (
     site_of,
 )
 from spcomp.schedule.steps.base import Makes, Step, names_hint
-from spcomp.schedule.steps.blocks.caching import WriteBack, written_place
+from spcomp.schedule.steps.blocks.caching import WriteBack, starts_itself, written_place
 
 WIDEST = 2**16  # elements that a stride may be rounded up to
 MAX_ELEMENTS = 1024  # more than that is no register tile, and would not fit a stack frame either
@@ -78,8 +78,10 @@ class CacheWrite(Step):
             blocks = [n.name for n in walk(func.body) if isinstance(n, Block)]
             why = f"{self.at!r} is not nested perfectly around the block"
             raise self.error(why, outer, names_hint(blocks, "blocks"))
-        nth_buffer(self, block, self.buffer_index, outer.span, writes=True)
+        buffer = nth_buffer(self, block, self.buffer_index, outer.span, writes=True)
         tile = _Tile(self, outer, block, loops[1:])
+        if tile.target is not buffer:
+            raise self.error(f"the update is one of {tile.target.name}, not {buffer.name}", block)
         if tile.may_be_wrong(func):
             why = f"an index of {tile.target.name} may be wrong where no iteration runs"
             raise self.error(why, block)
@@ -275,7 +277,7 @@ class _Tile:
         iters = self.block.iters
         drivers = {v for i in iters if i.kind == "R" for v in variables(i.value)}
         others = {loop.var for loop in self.loops if loop not in self.spatial}
-        return self.block.init is None or not others <= drivers
+        return not starts_itself(self.block, self.target) or not others <= drivers
 
     def error(self, why: str) -> ScheduleError:
         return self.step.error(why, self.block)

@@ -138,8 +138,9 @@ class _Plan:
         init = self.block.init
         if init is None:
             return
-        plain = isinstance(init, Store) and init.buffer is self.reduction.buffer
-        if not plain or any(isinstance(n, Load) for n in walk(init)):
+        starts = isinstance(init, Store) and init.buffer is self.reduction.buffer
+        same = starts and fingerprint(init.indices) == fingerprint(self.reduction.indices)  # type: ignore[attr-defined]
+        if not same or any(isinstance(n, Load) for n in walk(init)):
             raise self.error("its init is more than a constant stored")
 
     def _axes(self, buffer: AnyBuffer, indices: tuple[Expr | None, ...]) -> tuple[Var, ...]:
