@@ -83,6 +83,29 @@ def test_tensors_in_blocks_are_what_level_by_level_makes(
             assert np.array_equal(dense_of(convert(found, back)), array)
 
 
+@pytest.mark.parametrize("name", ["dbsr(4)", "bsr(2, 3)", "dbsr(1, 4)"])
+def test_few_elements_far_apart_need_no_array_of_all_columns(name: str) -> None:
+    at = np.array([[0, 0, 1, 1, 1], [5, (1 << 40) - 1, 7, 4, 1 << 20]])
+    layout = Format.parse(name, 2)
+    given = Tensor.from_coo(at, np.arange(1.0, 6), (2, 1 << 40))
+    found, expected = convert(given, layout), build(elements_of(given), layout, "sum")
+    assert found.values.tobytes() == expected.values.tobytes()
+    for at in range(2):
+        ours, theirs = found.levels[at], expected.levels[at]
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            for own, other in zip(ours.arrays, theirs.arrays, strict=True):
+                assert own.dtype == other.dtype
+                assert np.array_equal(own, other)
+
+
+@pytest.mark.parametrize("name", ["sell(100000000)", "bsr(3000)", "dbsr(1, 5000000)"])
+def test_blocks_that_are_larger_than_the_matrix_and_mostly_padding_are_refused(name: str) -> None:
+    given = sps.csr_array(([1.0, 2], ([0, 1], [1, 2])), shape=(3, 4))
+    with pytest.raises(ArgumentError, match=r"would have \d+ positions"):
+        convert(given, Format.parse(name, 2))
+
+
 @pytest.mark.parametrize("small", [0, 1 << 16])
 def test_blocks_in_any_order_and_twice_become_rows(
     small: int, monkeypatch: pytest.MonkeyPatch

@@ -28,8 +28,10 @@ from spcomp.tensors.conversions.elements import (
 from spcomp.tensors.conversions.levels import (
     Duplicates,
     build,
+    checked_count,
     checked_duplicates,
     frozen,
+    has_large_blocks,
     index_type_of,
 )
 from spcomp.tensors.conversions.order import (
@@ -152,6 +154,7 @@ def _named(x: Any, name: str, how: How) -> Any:
         raise FormatError(f"{name!r} is no format", hint=f"its name is {word}")
     if how.duplicates == "keep":
         raise ArgumentError(f"argument duplicates: {word} has no place for repeated elements")
+    checked_count(x.shape[0] if word == "lil" else 0)
     return make(_coordinates(x, class_like(x, "coo"), how))
 
 
@@ -199,7 +202,8 @@ def to_tensor(x: Any, layout: Format, how: How | None = None) -> Tensor:
         level = Level("compressed", ordered.pointers, ordered.minors)
         return tensor_of_levels(shape, (None, level), ordered.values, layout.order)
     listed = x.shape[layout.order[0]] if kinds[:1] == ("compressed",) else 0
-    if how.duplicates != "keep" and _has_rows(layout) and not _hollow(x, listed):
+    is_plain = _has_rows(layout) and not has_large_blocks(layout, x.shape)
+    if how.duplicates != "keep" and is_plain and not _hollow(x, listed):
         return _tensor_of_rows(x, layout, how)
     return build(elements_of(x), layout, how.duplicates)
 
@@ -339,6 +343,7 @@ def _diagonals(x: Any, make: Any, how: How) -> Any:
     assert level is not None
     assert level.offsets is not None
     values = tensor.values.reshape(rows, len(level.offsets))
+    checked_count(len(level.offsets) * columns)
     data = np.zeros((len(level.offsets), columns), values.dtype)
     for number, offset in enumerate(level.offsets.tolist()):
         first, last = max(0, -offset), min(rows, columns - offset)

@@ -19,7 +19,7 @@ from spcomp.runtime.recycle import empty
 from spcomp.tensors import checks as validate
 from spcomp.tensors.conversions import small
 from spcomp.tensors.conversions.keys import Ordered, as_bits, index_type
-from spcomp.tensors.conversions.order import Plan, rows_in_order
+from spcomp.tensors.conversions.order import SPARSE, Plan, rows_in_order
 from spcomp.tensors.libraries.scipy import Compressed, by_majors, by_minors
 
 TALL = 256  # most rows of a block that are merged; each takes a step
@@ -185,8 +185,12 @@ def _of_few(matrix: Ordered, majors: int, across: int, sizes: tuple[int, int]) -
     within = rows % height * width + matrix.minors - blocks * width
     numbers = as_bits(np.arange(count, dtype=index_type(count)))
     fibers = matrix.pointers[np.minimum(np.arange(majors + 1) * height, matrix.majors)]
-    by_columns = by_minors((fibers, blocks, numbers), across, kind)
-    pointers, minors, order = by_minors(by_columns, majors, kind)
+    if across > max(SPARSE * count, small.SMALL):
+        order = np.lexsort((blocks, rows // height))
+        pointers, minors = fibers.astype(kind, copy=False), blocks[order]
+    else:
+        by_columns = by_minors((fibers, blocks, numbers), across, kind)
+        pointers, minors, order = by_minors(by_columns, majors, kind)
     new, number = small.firsts(pointers, minors)  # of the blocks
     bits = as_bits(matrix.values)
     values = np.zeros((int(number[-1]), height, width), bits.dtype)

@@ -94,7 +94,7 @@ def from_ascending(
 def _tensor_of(
     ordered: _Sorted, shape: tuple[int, ...], extents: Sequence[int], layout: Format
 ) -> Tensor:
-    levels, groups = _levels(ordered, layout, extents)
+    levels, groups = _levels(ordered, layout, extents, loose=has_large_blocks(layout, shape))
     values = _values_by_position(ordered, groups[-1])
     kind = index_type_of(layout, *shape, *(group.count for group in groups))
     frozen_levels = tuple(None if level is None else frozen(level, kind) for level in levels)
@@ -226,10 +226,19 @@ def _coordinates_of(keys: Array, extents: Sequence[int]) -> list[Array]:
 # -- levels --------------------------------------------------------------------------------------
 
 
+def has_large_blocks(layout: Format, shape: Sequence[int]) -> bool:
+    """Return whether blocks of *layout* are larger than a tensor of *shape*, along a dimension."""
+    sizes = zip(layout.kinds, layout.order, strict=True)
+    return any(kind.size is not None and kind.size > shape[dim] for kind, dim in sizes)
+
+
 def _levels(
-    ordered: _Sorted, layout: Format, extents: Sequence[int]
+    ordered: _Sorted, layout: Format, extents: Sequence[int], *, loose: bool
 ) -> tuple[list[Level | None], list[_Group]]:
-    """Return the levels, and the groups of elements on each."""
+    """Return the levels, and the groups of elements on each.
+
+    *loose*: levels of any kind may be mostly padding, which is refused.
+    """
     n, last = len(ordered.values), len(layout.order) - 1
     root = np.zeros(min(n, 1), np.int64)
     group, new = _Group(root, None, root, 1), np.zeros(n, bool)
@@ -252,7 +261,7 @@ def _levels(
         if kind.name == "runs":
             below = replace(below, last=axis[np.append(first[1:], n)[: len(first)] - 1])
         level, position, count = _MAKE[kind.name](below)
-        checked_count(count, n if kind.name in PADDED else None)
+        checked_count(count, n if loose or kind.name in PADDED else None)
         group = _Group(first, position, coordinate, count)
         levels.append(level)
         groups.append(group)
