@@ -77,7 +77,8 @@ def test_index_notation_is_tuned(store, program, shapes):
     kernel = spcomp.compile(program, tuned=True)
     kernel(A=matrix(), **arguments)
     assert "tuned: " in kernel.explain(A=matrix(), **arguments)
-    assert NONE not in kernel.explain(A=matrix(), **arguments)
+    if sum(t.speedup is not None for t in found.trials) > 1:  # the default alone is not kept
+        assert NONE not in kernel.explain(A=matrix(), **arguments)
 
 
 def test_arguments_may_have_the_names_of_options(store):

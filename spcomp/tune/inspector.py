@@ -48,7 +48,8 @@ class Inspector(Winners):
         calls = "many calls" if self.calls is None else f"{self.calls} calls"
         calls = "1 call" if self.calls == 1 else calls
         if advice.choice == Choice():
-            return Winner(advice.choice, f"inspected for {calls}: the default is kept")
+            why = ", as measured with such matrices" if advice.source == "store" else ""
+            return Winner(advice.choice, f"inspected for {calls}: the default is kept{why}")
         known = "measured with such matrices" if advice.source == "store" else "expected"
         note = f"inspected for {calls}: {advice.choice}; {known} to be {advice.speedup:.2f} times"
         return Winner(advice.choice, f"{note} as fast as the default")

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from spcomp.errors import ArgumentError, BackendError, ScheduleError, expect, front_door
-from spcomp.formats.rules import ComposableFormat
-from spcomp.ir.program import CoordFunc
+from spcomp.errors import ArgumentError, BackendError, expect, front_door
 from spcomp.runtime.cuda.driver import missing
 from spcomp.runtime.pool import get_num_threads
-from spcomp.schedule.schedule import Schedule
-from spcomp.schedule.step import Trace
 from spcomp.target import on_gpu
 from spcomp.tune.bound import Bounds
-from spcomp.tune.choice import Choice, layouts_of
-from spcomp.tune.layouts import format_text
-from spcomp.tune.measure import Bench, Entry, Interval
+from spcomp.tune.choice import Choice
+from spcomp.tune.earlier import earlier_winners, is_beaten
+from spcomp.tune.measure import LEAST, Bench, Entry, Interval
 from spcomp.tune.model import Model, has_xgboost
 from spcomp.tune.problem import versions
 from spcomp.tune.space import Candidate, Space
@@ -31,13 +27,13 @@ from spcomp.tune.suggestion import pays
 from spcomp.tune.task import Task
 from spcomp.tune.trial import Status, Trial
 from spcomp.tune.tuned import Tuned
+from spcomp.tune.user_space import UserSpace, user_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spcomp.target import Target
 
-UserSpace: TypeAlias = Callable[..., Iterator[Any]]
 SHARE = 0.15  # of the budget that is kept to time the winner against the default once more
 MOST_SHARE = 0.4
 FINALISTS = 4  # candidates that are timed once more
@@ -183,8 +179,10 @@ class Session:
         self.strategy: Strategy = (
             strategy_of(strategy, self.space, self._rank, seed)
             if space is None or isinstance(space, Space)
-            else Listed(_user_candidates(space, task))
+            else Listed(user_candidates(space, task))
         )
+        self._earlier = earlier_winners(self.store, task.asked, self.space)
+        self._stays = ""  # the stored winner, if it was not beaten
         self._bench, self._most, self._calls = bench, most, calls
 
     @property
@@ -202,6 +200,7 @@ class Session:
         self.default = self.best = self.as_is = default
         self._codes[default.code] = default.candidate
         self._note(default, "measured", NO_GAIN)
+        self._try(list(self._earlier))
         seeds = [seed for seed in self.space.seeds() if seed.formats] if self._built_in else []
         seeds.sort(key=self.bounds.estimate)  # those alike stay in the order of the library
         while self._has_time():
@@ -234,6 +233,7 @@ class Session:
             self.elapsed,
             self._stopped,
             self.space.refused,
+            self._stays,
         )
 
     # -- candidates -------------------------------------------------------------------------------
@@ -282,6 +282,8 @@ class Session:
                 yield candidate, choice
 
     def _is_worth(self, candidate: Candidate) -> bool:
+        if candidate in self._earlier:
+            return True  # it was measured
         best = self.best
         least = self.bounds.least(candidate, best.candidate, best.seconds)
         if self._built_in and least > best.seconds:
@@ -298,9 +300,7 @@ class Session:
         if entry.code in self._codes:
             self._dismiss(candidate, "same", f"as {self._codes[entry.code]}")
             return
-        left = self._left()
-        needs = CONVERSION * self.default.seconds + LEAST_LEFT if entry.choice.layouts else 0.0
-        if left < max(needs, 4 * self.best.seconds) or self._is_full:
+        if self._left() < self._needs(entry) or self._is_full:
             return  # it stays unknown
         self._codes[entry.code] = candidate
         self.bench.prepare(entry)
@@ -329,6 +329,16 @@ class Session:
         self._finalists.sort(key=lambda entry: -self._speedups[entry.candidate].value)
         del self._finalists[FINALISTS:]
 
+    def _needs(self, entry: Entry) -> float:
+        """Return the seconds that must be left to try *entry*."""
+        conversion = 0.0
+        if entry.choice.layouts:
+            known = self._earlier.get(entry.candidate)
+            conversion = CONVERSION * self.default.seconds + LEAST_LEFT
+            if known is not None:  # twice, and what compiles it
+                conversion = min(conversion, 3 * known.conversion)
+        return max(conversion, 4 * self.best.seconds)
+
     def _dismiss(self, candidate: Candidate, status: Status, note: str) -> None:
         self.trials.append(Trial(candidate, status, note=note))
         self.known[candidate] = status
@@ -342,7 +352,8 @@ class Session:
         trial = Trial(candidate, status, entry.seconds, speedup, entry.conversion, "", expected)
         self.trials.append(trial)
         self.strategy.tell(candidate, speedup.value)
-        features = self.bounds.features(candidate) if self._built_in else {}
+        walked = self._built_in and candidate.own is None
+        features = self.bounds.features(candidate) if walked else {}
         if self.model is not None and features:
             self.model.add(features, speedup.value)
         if entry.choice.is_stored:
@@ -362,7 +373,7 @@ class Session:
 
     def _expected(self, candidate: Candidate) -> float:
         """Return how many times as fast as the default *candidate* was thought; 0: unknown."""
-        if candidate in self._guesses or not self._built_in:
+        if candidate in self._guesses or not self._built_in or candidate.own is not None:
             return self._guesses.get(candidate, 0.0)
         seconds = self.bounds.estimate(candidate)
         return self.bounds.estimate(Candidate()) / seconds if seconds else 0.0
@@ -394,11 +405,31 @@ class Session:
     def _confirmed(self, entry: Entry, share: float) -> Interval:
         """Return the speed-up of *entry*, timed for a *share* of the budget that is left."""
         until = perf_counter() + share * max(self.budget - self.elapsed, 0.0)
-        return self.bench.race(entry, self.default, until, most=FINAL, patient=True)
+        found = self.bench.race(entry, self.default, until, most=FINAL, patient=True)
+        if found.rounds >= LEAST:
+            self._speedups[entry.candidate] = found
+        return found
 
     def _keep(self, kind: Kind, entry: Entry, speedup: Interval) -> None:
-        if entry.choice.is_stored:
-            self.store.add([self._record(kind, entry, speedup, {})])
+        """Keep a winner, unless it was the only one timed, or the stored one was not beaten."""
+        if not entry.choice.is_stored:
+            return
+        stored = self.store.winner(self.task.problem, self.task.asked.machine, versions(), kind)
+        stays = ""
+        if stored is None:
+            alone = entry is self.default and len(self._codes) < 2
+            if alone and self._stopped != "exhausted":
+                return
+        else:
+            choice = Choice.from_json(stored[0].choice)
+            timed = self._compiled.get(choice, Candidate(own=choice))
+            status, latest = self.known.get(timed), self._speedups.get(timed)
+            if choice != entry.choice and not is_beaten(stored[0], status, latest, speedup):
+                stays = f"{choice}, {stored[0].speedup:.2f} times as fast"
+        if kind == "any":
+            self._stays = stays
+        if not stays:
+            self.store.add([self._record(kind, entry, speedup, entry.candidate.numbers)])
 
     def _record(
         self,
@@ -437,43 +468,3 @@ def _require_device(target: Target) -> None:
             hint="spcomp.tune.suggest, the features and space need no GPU; copy the store of a"
             " machine with one by spcomp tune --export and --import",
         )
-
-
-def _user_candidates(space: UserSpace, task: Task) -> Iterator[Candidate]:
-    """Yield the candidates of a user's space; raises ArgumentError for what is none."""
-    extents = task.problem.extents
-    yielded = space(task.program, **task.arguments)
-    expect("space", yielded, Iterable, "a function that yields candidates")
-    for item in yielded:
-        formats, trace = (None, item.trace) if isinstance(item, Schedule) else _pair(item)
-        texts: list[tuple[str, str]] = []
-        rules: list[tuple[str, ComposableFormat]] = []
-        for name, layout in layouts_of(formats).items():
-            expect(f"format of {name}", layout, ComposableFormat, "one of spcomp.formats")
-            if text := format_text(layout):
-                texts.append((name, text))
-            else:
-                rules.append((name, layout))
-        fixed = extents if trace is not None and _fits(task, trace, not formats) else ()
-        choice = Choice(tuple(texts), trace, fixed, rules=tuple(rules))
-        yield Candidate(choice.formats, own=choice)
-
-
-def _pair(item: Any) -> tuple[Any, Trace | None]:
-    if isinstance(item, tuple) and len(item) == 2:
-        expect("trace", item[1], (Trace, type(None)), "a Trace, or None")
-        return item
-    raise ArgumentError(
-        f"a space yielded {type(item).__name__}", hint="yield Schedules, or (formats, trace)"
-    )
-
-
-def _fits(task: Task, trace: Trace, as_it_comes: bool) -> bool:  # noqa: FBT001
-    """Whether *trace* applies to the program with its sizes compiled in."""
-    if not isinstance(task.func, CoordFunc) or not as_it_comes or not task.problem.extents:
-        return not as_it_comes
-    try:
-        Schedule(task.func.specialize(dict(task.problem.extents))).replay(trace)
-    except ScheduleError:
-        return False
-    return True

@@ -163,6 +163,21 @@ class Space:
             return None
         return Choice(candidate.formats, trace, tuple(sorted(self.extents.items())), count)
 
+    def candidate(self, choice: Choice, numbers: Mapping[str, float]) -> Candidate:
+        """Return the candidate that is compiled as *choice*, with the decisions of *numbers*.
+
+        Where these do not give that choice, it is one without decisions that has it as its own.
+        """
+        found, own = Candidate(choice.formats), Candidate(choice.formats, own=choice)
+        if choice.formats not in self.formats:
+            return own
+        for name, values in self.dimensions(choice.formats).items():
+            number = numbers.get(f"decides_{name}")
+            for value in values[1:]:
+                if float(_WORDS.get(value, value)) == number:
+                    found = found.with_decision(name, value)
+        return found if self.choice(found) == choice else own
+
     def scheduled(self, candidate: Candidate) -> Func | None:
         """Return the program of *candidate* in position space; None if it has several phases."""
         base = self._base_of(candidate.formats)

@@ -83,8 +83,9 @@ class Evolution(Strategy):
         return [*chosen, self.rng.choice([child for child in pool if child not in chosen])]
 
     def tell(self, candidate: Candidate, speedup: float) -> None:
-        """Take note of a speed-up."""
-        self._speedups[candidate] = speedup
+        """Take note of a speed-up; what has no decisions to change has no children."""
+        if candidate.own is None:
+            self._speedups[candidate] = speedup
 
     def _child(self) -> Candidate:
         rng = self.rng

@@ -118,8 +118,9 @@ def advised(asked: Asked, store: Store, calls: int | None) -> Advice:
         if found is None:
             continue
         record = found[0]
-        if pays(record.speedup, record.conversion / max(record.seconds, 1e-9), calls):
-            choice = Choice.from_json(record.choice)
+        choice = Choice.from_json(record.choice)
+        conversion = record.conversion / max(record.seconds, 1e-9)
+        if not choice.formats or pays(record.speedup, conversion, calls):
             return Advice(Candidate(choice.formats, own=choice), choice, record.speedup, "store")
     default = Advice(Candidate(), Choice(), 1.0, "default")
     records = store.records(asked.machine, "measured")

@@ -30,7 +30,8 @@ class Tuned:
 
     *candidate* won, compiled as *choice* says; it is *speedup* times as fast as the default, which
     is 1 if none was shown to be faster. *trials*: everything that was tried, in order; *elapsed*:
-    seconds; *stopped*: why the search ended: ``budget``, ``exhausted`` or ``interrupted``.
+    seconds; *stopped*: why the search ended: ``budget``, ``exhausted`` or ``interrupted``. *stays*:
+    what an earlier search stored, if this one did not show that it is not the fastest.
     """
 
     task: Task
@@ -41,6 +42,7 @@ class Tuned:
     elapsed: float
     stopped: str
     refused: Mapping[str, str] = field(default_factory=dict)
+    stays: str = ""
 
     @cached_property
     def kernel(self) -> Runnable:
@@ -104,6 +106,7 @@ class Tuned:
             "elapsed": self.elapsed,
             "stopped": self.stopped,
             "refused": dict(self.refused),
+            "stays": self.stays,
             "trials": [
                 {
                     "candidate": str(t.candidate),
@@ -133,6 +136,7 @@ class Tuned:
             f"{self.task.name}: {self.candidate}, {self.speedup} times as fast as the"
             f" default; {len(self.trials)} candidates in {self.elapsed:.1f} s ({self.stopped}"
             f"{': more seconds would try more' if few else ''})"
+            f"{f'; {self.stays}, stays stored' if self.stays else ''}"
         )
 
     __repr__ = __str__
