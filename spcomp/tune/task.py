@@ -42,7 +42,8 @@ TERMS = 16  # roundings that a result may have gone through, as a multiple of ep
 class Task:
     """A function *func* to be tuned on *arguments*; *program* is what the user gave, with a *name*.
 
-    *default*: the kernel that others are compared with.
+    *default*: the kernel that others are compared with. *notation*: the user's kernel, if that is
+    one of index notation, of which *func* was made.
     """
 
     program: Any
@@ -51,6 +52,7 @@ class Task:
     arguments: Mapping[str, Any]
     default: Kernel
     name: str
+    notation: NotationKernel | None = None
 
     @classmethod
     def of(cls, program: Any, arguments: Mapping[str, Any], **options: Any) -> Task:
@@ -100,7 +102,7 @@ class Task:
         given = kernel.operands(named, sizes)
         version = CompiledVersion.of(planned, plain, given, {})
         made = {a.name: a.make(given[a.source].value) for a in version.arguments}
-        return cls(program, planned.func, plain.options, made, plain, kernel.name)
+        return cls(program, planned.func, plain.options, made, plain, kernel.name, kernel)
 
     @cached_property
     def asked(self) -> Asked:
@@ -135,19 +137,16 @@ class Task:
 
     def kernel(self, choice: Choice) -> Runnable:
         """Return the program compiled as *choice* says; it is called like the user's."""
-        options = self.options
-        if self.func is self.program:
-            return choice.kernel(self.func, options)
-        kernel: Runnable = compiled(
-            self.program,
-            target=options.target,
-            name=options.name,
-            threads=options.threads,
-            check=options.check,
-            fast_math=options.fast_math,
-            tuned=FixedWinner(choice),
-        )
-        return kernel
+        if self.notation is None:
+            return choice.kernel(self.func, self.options)
+        return self.fixed(choice)
+
+    def fixed(self, choice: Choice) -> Runnable:
+        """Return the user's kernel, which does what *choice* says wherever that is for a call."""
+        tuner = FixedWinner(choice)
+        if self.notation is None:
+            return tuner.kernel(self.func, replace(self.options, tuned=tuner))
+        return self.notation.with_options(replace(self.notation.options, tuned=tuner))
 
     def bind(self, kernel: Runnable, choice: Choice, parts: dict[Any, Parts]) -> Runnable:
         """Return *kernel*, compiled as *choice* says, with the matrices bound.

@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spcomp.kernels.compile import compile as compiled
 from spcomp.locks import cached_property
 from spcomp.tune.choice import Choice
 from spcomp.tune.measure import Interval
 from spcomp.tune.picture import drawn
 from spcomp.tune.space import Candidate
 from spcomp.tune.trial import Trial
-from spcomp.tune.winners import FixedWinner
 
 if TYPE_CHECKING:
     from spcomp.kernels.protocol import Runnable
@@ -51,18 +49,7 @@ class Tuned:
         One that stores a matrix in another format converts it at every call, unless its arrays are
         read-only: bind it, or use :attr:`bound`.
         """
-        options = self.task.options
-        given: dict[str, Any] = {
-            "target": options.target,
-            "name": options.name,
-            "threads": options.threads,
-            "check": options.check,
-            "fast_math": options.fast_math,
-        }
-        if self.task.func is self.task.program:
-            given["constants"] = options.constants
-        kernel: Runnable = compiled(self.task.program, **given, tuned=FixedWinner(self.choice))
-        return kernel
+        return self.task.fixed(self.choice)
 
     @cached_property
     def bound(self) -> Runnable:
