@@ -169,10 +169,10 @@ class Task:
         return [*flatten(returned), *(np.asarray(rest[name]) for name in self.written)]
 
     def call(self, bound: Runnable) -> Callable[[], Any]:
-        """Return the call that is timed: into the same array each time, if it returns one."""
+        """Return the call that is timed: into the same array each time, if it makes one."""
         rest = self._copied()
         result = bound(**rest)
-        if type(result) is np.ndarray:
+        if type(result) is np.ndarray and not self.written:
             return partial(bound, **rest, out=result)
         return partial(bound, **rest)
 
