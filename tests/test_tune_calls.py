@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import spcomp
+from spcomp.tune.choice import Choice
+from spcomp.tune.decisions import NONE, Decision, Decisions
+from spcomp.tune.problem import digest
+from spcomp.tune.space import Space
+from spcomp.tune.task import Task
 from tests.test_tune_space import spmm
-from tests.tune_helpers import FEAT, ROWS, dense, matrix
+from tests.tune_helpers import FEAT, ROWS, dense, keep, matrix, task_of
 from tests.tune_helpers import store as store
 
 SPMV = "y[i] = A[i, j] * x[j]"
@@ -48,3 +55,46 @@ def test_what_is_added_to_may_be_given(store):
     assert (y == 1).all()
     found.kernel(A=matrix(), x=x, y=y)
     np.testing.assert_allclose(y, 1 + matrix() @ x, rtol=1e-4)
+
+
+def test_a_winner_takes_no_more_threads_than_the_user_allows():
+    for threads, limit, least in ((8, 1, 1), (1, 8, 1), (2, None, 2)):
+        with spcomp.num_threads(4):
+            options = replace(task_of().options, threads=limit)
+            assert Choice(threads=threads).kernel(spmm, options).options.threads == least
+    with spcomp.num_threads(1):
+        assert Choice(threads=2).kernel(spmm, task_of().options).options.threads == 1
+        assert Choice().kernel(spmm, task_of().options).options.threads is None
+
+
+def test_a_kernel_decides_again_with_other_threads(store):
+    with spcomp.num_threads(4):
+        keep(store, Choice(threads=2), "as_is")
+        kernel = spcomp.compile(spmm, tuned=True)
+        kernel(A=matrix(), B=dense())
+        assert kernel.latest.options.threads == 2
+    with spcomp.num_threads(1):
+        kernel(A=matrix(), B=dense())
+        assert kernel.latest.options.threads is None
+        assert NONE in kernel.explain()
+
+
+def test_what_was_tuned_with_fewer_threads_is_for_these():
+    free, one = task_of().options, replace(task_of().options, threads=1)
+    assert digest(spmm, free) != digest(spmm, one)
+    with spcomp.num_threads(8):
+        assert "threads" in Space.of(task_of().asked).dimensions(())
+        limited = Task.of(spmm, {"A": matrix(), "B": dense()}, threads=1)
+        assert "threads" not in Space.of(limited.asked).dimensions(())
+
+
+def test_sizes_are_told_apart_by_value_whatever_their_type(store):
+    seen = []
+    decisions = Decisions(lambda named: Decision(None, str(seen.append(named))), NONE)
+    sizes = 16, np.int64(16), np.int64(32), np.array(16), np.array(32), np.array(32)
+    for size in sizes:
+        decisions.of({"feat": size})
+    assert [int(named["feat"]) for named in seen] == [16, 16, 32, 16, 32]
+    for number in (0.5, np.float32(0.5), np.float32(0.25), np.array(0.5), np.array(0.25)):
+        decisions.of({"alpha": number})
+    assert len(seen) == 5 + 3  # numbers that are no sizes decide nothing

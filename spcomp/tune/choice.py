@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import Kernel
+from spcomp.runtime.pool import get_num_threads
 from spcomp.schedule.step import Trace
 from spcomp.tune.layouts import format_of
 
@@ -27,7 +28,7 @@ class Choice:
     *formats*: texts of the formats in which matrices are stored, by buffer; *rules*: formats that
     have no text, made of the user's rules. *trace*: the steps; None: the default ones, in versions
     for the arguments. *extents*: the sizes that the trace is made for, which are compiled in.
-    *threads*: how many a call uses; None: as many as the process does.
+    *threads*: how many a call uses, unless fewer are allowed; None: as many as are allowed.
     """
 
     formats: tuple[tuple[str, str], ...] = ()
@@ -53,7 +54,7 @@ class Choice:
             options,
             constants=options.constants if constants is None else constants,
             trace=self.trace,
-            threads=self.threads or options.threads,
+            threads=self._threads(options.threads),
             tuned=None,
         )
         if not self.formats and not self.rules:
@@ -69,6 +70,10 @@ class Choice:
         if isinstance(program, Undecided):
             return ChoosingKernel(program, options)
         return FormatKernel.of(program, options)
+
+    def _threads(self, allowed: int | None) -> int | None:
+        """Return how many threads a call uses, of those that ``compile`` or the process allows."""
+        return allowed if self.threads is None else min(self.threads, allowed or get_num_threads())
 
     def to_json(self) -> str:
         """Return the choice as text; raises ArgumentError if it has rules of the user's."""

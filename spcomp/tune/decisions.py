@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.decomposed.latest import identity_of
 from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.locks import Lock
+from spcomp.runtime.pool import get_num_threads
 from spcomp.tensors.parts.parts import Parts
 from spcomp.tensors.tensor import Tensor
 
@@ -39,6 +41,8 @@ class Decision(NamedTuple):
 class Decisions:
     """What *decide* says for arguments of a kernel; the last :data:`MOST` kinds are remembered.
 
+    It is asked again when the process uses another number of threads.
+
     *last*: what was said last; its note is *undecided* before.
     """
 
@@ -50,7 +54,8 @@ class Decisions:
 
     def of(self, named: Mapping[str, Any]) -> Decision:
         """Return the decision for calls with arguments like *named*."""
-        key = tuple([(name, *_kind(arg)) for name, arg in named.items()])
+        kinds = tuple([(name, *_kind(arg)) for name, arg in named.items()])
+        key = get_num_threads(), kinds
         try:
             decision = self._known[key]
         except KeyError:
@@ -83,12 +88,20 @@ def _kind(arg: Any) -> tuple[Any, ...]:
     A matrix of the same shape with as many elements is taken for the same.
     """
     shape = getattr(arg, "shape", None)
-    if shape is None:
-        return type(arg), arg if isinstance(arg, int) else None
     if not is_matrix(arg):
-        return (shape,)
+        return (shape,) if shape else (type(arg), _whole(arg))
+    if shape is None:
+        return type(arg), None
     stored = arg.values.size if isinstance(arg, Tensor) else getattr(arg, "nnz", 0)
     return type(arg), tuple(shape), stored, is_kept(arg)
+
+
+def _whole(arg: Any) -> int | None:
+    """Return the whole number *arg*, of any library; None if it is something else."""
+    try:
+        return operator.index(arg)
+    except TypeError:
+        return None
 
 
 def is_kept(arg: Any) -> bool:

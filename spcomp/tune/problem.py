@@ -66,9 +66,12 @@ class Problem:
 
 
 def digest(func: Func, options: Options) -> str:
-    """Return the digest of a program: of *func* and the options that change its code."""
+    """Return the digest of a program: of *func* and the options that change its code or threads."""
     constants = sorted((name, repr(value)) for name, value in options.constants.items())
+    how: tuple[Any, ...]
     how = constants, options.fast_math, options.check == "off", str(options.target)
+    if options.threads is not None:
+        how = *how, options.threads
     text = f"{print_program(func)}\n{how}"  # printed: traces refer to loops by name
     return sha256(text.encode()).hexdigest()
 

@@ -103,10 +103,11 @@ class Space:
 
     @classmethod
     def of(cls, asked: Asked, values: Mapping[str, tuple[Value, ...]] | None = None) -> Space:
-        """Return the candidates for the call *asked*, with as many threads as calls now use."""
+        """Return the candidates for the call *asked*, with as many threads as it now uses."""
         options, matrices = asked.kernel.options, dict(asked.problem.matrices)
         facts = asked.version.options.facts or UNKNOWN
         extents, threads = dict(asked.problem.extents), TEMPLATES[options.target.kind].threads()
+        threads = min(threads, options.threads or threads)
         return cls(asked.func, options, extents, facts, matrices, threads, values)
 
     def _formats(self, statistics: Mapping[str, MatrixStatistics]) -> Iterator[Formats]:
