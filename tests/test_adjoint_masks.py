@@ -29,3 +29,23 @@ def test_a_mask_that_stores_zeros_masks_where_it_is_stored(op, values):
             result = forward(X=moved, P=given)
             sides.append(result[np.isfinite(result)].sum())
         np.testing.assert_allclose(found[place], (sides[0] - sides[1]) / (2 * step), atol=1e-6)
+
+
+def test_a_function_that_fills_passes_gradients_where_one_argument_is_stored():
+    A = sps.csr_array(np.array([[1.0, 2], [0, 0]]))
+    B = sps.csr_array(np.array([[3.0, 0], [4, 0]]))
+    functions = {"f": spcomp.Function(lambda a, b: a * 3 + b * 2, zero="fill")}
+    adjoint = spcomp.adjoint("C[i,j] = f(A[i,j], B[i,j])", wrt=["A", "B"], functions=functions)
+    grad_a, grad_b = spcomp.compile(adjoint)(A=A, B=B, grad_C=np.ones((2, 2)))
+    np.testing.assert_array_equal(grad_a.data, [3, 3])
+    np.testing.assert_array_equal(grad_b.data, [2, 2])
+
+
+def test_a_function_that_keeps_passes_gradients_where_all_arguments_are_stored():
+    A = sps.csr_array(np.array([[1.0, 2], [0, 0]]))
+    B = sps.csr_array(np.array([[3.0, 0], [4, 0]]))
+    functions = {"f": lambda a, b: a * 3 + b * 2}
+    adjoint = spcomp.adjoint("C[i,j] = f(A[i,j], B[i,j])", wrt=["A", "B"], functions=functions)
+    grad_a, grad_b = spcomp.compile(adjoint)(A=A, B=B, grad_C=np.ones((2, 2)))
+    np.testing.assert_array_equal(grad_a.data, [3, 0])
+    np.testing.assert_array_equal(grad_b.data, [2, 0])

@@ -238,8 +238,9 @@ class Backward:
                 self._contribute(Access(name, ()), g.term, scope)
             case Reduce():
                 self._reduce(term, g, scope)
-            case Declared(body=body, args=args):
-                self._back(body, _where_present(g, args), replace(scope, value=None))
+            case Declared(body=body):
+                given = Value(masked(g.term, present(term)))
+                self._back(body, given, replace(scope, value=None))
             case Masked(value=value, cond=cond, other=other):
                 self._back(value, g.masked(Value(cond)), scope)
                 if other is not None:
