@@ -49,3 +49,12 @@ def test_a_function_that_keeps_passes_gradients_where_all_arguments_are_stored()
     grad_a, grad_b = spcomp.compile(adjoint)(A=A, B=B, grad_C=np.ones((2, 2)))
     np.testing.assert_array_equal(grad_a.data, [3, 0])
     np.testing.assert_array_equal(grad_b.data, [2, 0])
+
+
+def test_gradients_of_a_function_with_a_mask_pass_where_it_has_a_value():
+    functions = {"f": lambda a: (a * 2).masked(a > 0)}
+    adjoint = spcomp.adjoint("y[i] = f(x[i]) * z[i]", wrt=["x", "z"], functions=functions)
+    x, z = np.array([1.0, -2, 3]), np.array([3.0, 4, 5])
+    grad_x, grad_z = spcomp.compile(adjoint)(x=x, z=z, grad_y=np.ones(3))
+    np.testing.assert_array_equal(grad_x, [6, 0, 10])
+    np.testing.assert_array_equal(grad_z, [2, 0, 6])

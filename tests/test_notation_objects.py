@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sps
@@ -9,6 +12,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import notation as N
 from spcomp.errors import ScriptError
+from tests.level_tensors import full
 
 MATRIX = np.array([[1.0, 0, 2], [0, 3, 0]])
 VECTOR = np.array([1.0, 2, 4])
@@ -125,3 +129,16 @@ def test_a_kernel_is_called_as_its_text():
     odd = spcomp.compile("ζ[ξ] = λ[ξ]")
     assert odd.name.isidentifier()
     np.testing.assert_array_equal(odd(λ=np.ones(2)), 1)
+
+
+@pytest.mark.parametrize("zero", ["keep", "fill"])
+@pytest.mark.parametrize("storage", [np.asarray, sps.coo_array])
+def test_a_mask_in_a_function_says_where_it_has_a_value(zero, storage):
+    functions = {"f": spcomp.Function(lambda a: (a * 2).masked(a > 0), zero=zero)}
+    x = storage(np.array([1.0, -2, 3]))
+    y = spcomp.compile("y[i] = f(x[i])", functions=functions)(x=x)
+    np.testing.assert_array_equal(full(y), [2, 0, 6])
+    assert spcomp.compile("s = sum(i, f(x[i]))", functions=functions)(x=x) == 8
+    assert spcomp.compile("s = max(i, f(-x[i]))", functions=functions)(x=x) == 4
+    other = spcomp.compile("y[i] = f(x[i]) + z[i]", functions=functions)(x=x, z=np.ones(3))
+    np.testing.assert_array_equal(other, [3, 1, 7])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TypeAlias
 from typing import cast as typed
 
@@ -28,7 +29,17 @@ from spcomp.ir.promotion import (
 )
 from spcomp.notation import nodes
 from spcomp.notation.algebra import asked_of
-from spcomp.notation.nodes import Access, Call, Declared, IndexValue, Masked, Number, Op, Scalar
+from spcomp.notation.nodes import (
+    Access,
+    Call,
+    Declared,
+    IndexValue,
+    Masked,
+    Number,
+    Op,
+    Scalar,
+    walk,
+)
 from spcomp.notation.semiring import Semiring
 
 Cond: TypeAlias = Expr | None  # None: always
@@ -70,11 +81,8 @@ class Terms:
                 return self._masked(term)
             case Declared(presence="always", body=body):
                 return or_zero(*self.term(body)), None
-            case Declared(presence="or"):
+            case Declared():
                 return self._declared(term)
-            case Declared(args=args, body=body):
-                conds = [self.term(arg)[1] for arg in args]
-                return self.term(body)[0], _all(conds)
         return self._function(typed("Op | Call", term))
 
     def _access(self, term: Access) -> tuple[Value, Cond]:
@@ -159,12 +167,14 @@ class Terms:
 
     def _declared(self, term: Declared) -> tuple[Value, Cond]:
         conds = [self.term(arg)[1] for arg in term.args]
-        cond: Cond = None
-        if all(c is not None for c in conds):
-            cond = conds[0]
-            for other in conds[1:]:
-                cond = BinOp("or", typed("Expr", cond), typed("Expr", other))
-        return self.term(term.body)[0], cond
+        if term.presence == "or":
+            known = [c for c in conds if c is not None]
+            either = None if len(known) < len(conds) else reduce(partial(BinOp, "or"), known)
+            conds = [either]
+        value, cond = self.term(term.body)
+        if any(isinstance(t, Masked) and t.other is None for t in walk(term.body)):
+            conds.append(cond)
+        return value, _all(conds)
 
 
 def unary(op: str, value: Value) -> Value:

@@ -111,6 +111,9 @@ def present(term: Expr) -> Expr | None:
             return None if a is b is None else Masked(a or TRUE, cond, b or TRUE)
         case Call(func="stored") | Declared(presence="always"):
             return None
+        case Declared(body=body) if is_filtered(body):
+            mask, given = present(body), present(replace(term, body=ZERO))
+            return mask if mask is None or given is None else Op("and", (given, mask))
         case Op(op="+" | "-", args=args) | Declared(presence="or", args=args):
             found = [present(arg) for arg in args]
             return None if None in found else joined("or", dict.fromkeys(filter(None, found)))
