@@ -142,3 +142,9 @@ def test_a_mask_in_a_function_says_where_it_has_a_value(zero, storage):
     assert spcomp.compile("s = max(i, f(-x[i]))", functions=functions)(x=x) == 4
     other = spcomp.compile("y[i] = f(x[i]) + z[i]", functions=functions)(x=x, z=np.ones(3))
     np.testing.assert_array_equal(other, [3, 1, 7])
+
+
+def test_functions_are_imported_by_name_in_a_fresh_process():
+    code = "from spcomp.notation import exp, maximum, min_plus, where; print(min_plus.add)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "min\n", done.stderr

@@ -6,19 +6,21 @@ For programs written as Python objects, this module has the functions and semiri
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    from spcomp.notation import objects, semiring
-    from spcomp.notation.nodes import REDUCTIONS
-
-    if name in REDUCTIONS:
-        return objects.reduction(REDUCTIONS[name])
-    if name in semiring.BUILT_IN:
-        return semiring.BUILT_IN[name]
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # "from spcomp.notation import objects" would ask this function for it
+    objects, semiring, nodes = (
+        import_module(f"{__name__}.{module}") for module in ("objects", "semiring", "nodes")
+    )
+    if name in nodes.REDUCTIONS:
+        return objects.reduction(nodes.REDUCTIONS[name])
+    if name in semiring.BUILT_IN:
+        return semiring.BUILT_IN[name]
     try:
         return getattr(objects, name)
     except AttributeError:
