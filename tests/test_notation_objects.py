@@ -148,3 +148,15 @@ def test_functions_are_imported_by_name_in_a_fresh_process():
     code = "from spcomp.notation import exp, maximum, min_plus, where; print(min_plus.add)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "min\n", done.stderr
+
+
+def test_names_of_slices_are_not_names_of_indices():
+    A, x = np.arange(16.0).reshape(4, 4), np.array([1.0, 10, 100, 1000])
+    for index in ("_i", "__", "_k0"):
+        C = spcomp.compile(f"C[{index}, :] = A[{index}, :] * x[:]")(A=A, x=x)
+        np.testing.assert_array_equal(C, A * x)
+    for text in ("C[_0, :] = A[_0, :] * x[:]", "y[:] = A[x[_1], :]"):
+        with pytest.raises(ScriptError, match="_. is the name of the index of a slice"):
+            spcomp.compile(text)
+    with pytest.raises(ScriptError, match="_1 is the name of the index of a slice"):
+        spcomp.symbols("A")[:, spcomp.indices("_1")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -10,6 +11,7 @@ from spcomp.errors import ScriptError, Span
 from spcomp.notation.nodes import Access, Vector
 from spcomp.notation.windows import IndexSet, Part, Window
 
+_OF_SLICE = re.compile(r"_\d+")
 # an index and what it runs over; a slice, whose index has no name; a coordinate; an index vector
 Subscript: TypeAlias = tuple[str, Part] | Window | int | Access
 
@@ -19,6 +21,7 @@ def access_of(name: str, subscripts: Iterable[Subscript], at: Span | None = None
     indices: list[str] = []
     windows: list[Part] = []
     vectors: list[Vector | None] = []
+    subscripts = tuple(subscripts)
     for part in subscripts:
         vectors.append(None)
         if isinstance(part, Access):
@@ -29,9 +32,9 @@ def access_of(name: str, subscripts: Iterable[Subscript], at: Span | None = None
             indices.append(part[0])
             windows.append(part[1])
         else:
-            slices = sum(index.startswith("_") for index in indices)
-            indices += [f"_{slices}"] if isinstance(part, Window) else []
+            indices += [_of_slice(indices)] if isinstance(part, Window) else []
             windows.append(part)
+    _refuse_names_of_slices(subscripts, indices, at)
     plain = all(not isinstance(w, int) and (w is None or w.is_whole) for w in windows)
     if not any(vectors):
         return Access(name, tuple(indices), () if plain else tuple(windows), at=at)
@@ -42,6 +45,27 @@ def access_of(name: str, subscripts: Iterable[Subscript], at: Span | None = None
             hint="read the part in a statement of its own, or give it as an argument",
         )
     return Access(name, tuple(indices), vectors=tuple(vectors), at=at)
+
+
+def _of_slice(before: Iterable[str]) -> str:
+    """Return the name of the index of a slice that stands behind the indices *before*.
+
+    Printed programs have these names in the place of whole slices.
+    """
+    return f"_{sum(_OF_SLICE.fullmatch(index) is not None for index in before)}"
+
+
+def _refuse_names_of_slices(
+    subscripts: Iterable[Subscript], indices: Sequence[str], at: Span | None
+) -> None:
+    """Raise ScriptError if one of *subscripts* has the name of the index of a slice beside it."""
+    if not any(isinstance(part, Window) for part in subscripts):
+        return
+    written = {part[0] for part in subscripts if isinstance(part, tuple)}
+    for name in indices:
+        if _OF_SLICE.fullmatch(name) and (name in written or indices.count(name) > 1):
+            hint = "call the index otherwise: i, j, k"
+            raise ScriptError(f"{name} is the name of the index of a slice", at, hint=hint)
 
 
 def _refuse_parts(vector: Access) -> None:
