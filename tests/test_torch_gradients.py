@@ -221,6 +221,47 @@ def test_changes_in_place_are_seen(torch: Any) -> None:
         y.sum().backward()
 
 
+def test_writes_of_kernels_are_seen(torch: Any) -> None:
+    array = np.full(3, 5, np.float32)
+    double, add = spcomp.compile("C[i] = 2 * B[i]"), spcomp.compile("C[i] += B[i]")
+    script = double.specialize(B=array)
+    ways = {
+        "out": lambda w: double(B=torch.from_numpy(array), out=w),
+        "16 bits": lambda w: double(B=torch.ones(3).bfloat16(), out=w),
+        "out beside arrays": lambda w: double(B=array, out=w),
+        "named": lambda w: double(B=array, C=w),
+        "bound": lambda w: double.bind(B=array)(out=w),
+        "added to": lambda w: add(B=array, C=w),
+        "a part": lambda w: spcomp.compile("C[0:2] = B[i]")(B=array, C=w),
+        "einsum": lambda w: spcomp.einsum("i->i", array, out=w),
+        "script": lambda w: script(B=array, out=w),
+    }
+    for way, write in ways.items():
+        w = torch.ones(3, dtype=torch.bfloat16 if way == "16 bits" else torch.float32)
+        y = (torch.ones(3, requires_grad=True) * w).sum()
+        write(w)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+
+
+def test_writes_to_bound_and_sparse_tensors_are_seen(torch: Any) -> None:
+    array, w = np.full(3, 5, np.float32), torch.ones(3)
+    bound = spcomp.compile("C[i] = 2 * B[i]").specialize(B=array).bind(C=w)
+    for _ in range(4):  # calls of one kind are learnt
+        y = (torch.ones(3, requires_grad=True) * w).sum()
+        bound(B=array)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.backward()
+    eye = torch.eye(3).to_sparse_csr()
+    y = spcomp.compile("y[i] = A[i, j] * x[j]")(A=eye, x=torch.ones(3, requires_grad=True))
+    spcomp.compile("A[i, j] += B[i, j]")(A=eye, B=torch.eye(3).to_sparse_csr())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    with torch.inference_mode():
+        w = torch.empty(3)
+        assert spcomp.compile("C[i] = 2 * B[i]")(B=array, out=w) is w
+
+
 def test_threads_follow_gradients_at_once(torch: Any) -> None:
     spmm, failures = spcomp.compile(SPMM), []
 

@@ -29,6 +29,7 @@ from spcomp.kernels.transposed import TransposedOperand, transpose_of
 from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
 from spcomp.tensors.checks import private
+from spcomp.tensors.libraries.foreign import bridge, is_torch
 from spcomp.tensors.libraries.scipy import scipy_of_arrays
 
 if TYPE_CHECKING:
@@ -401,9 +402,16 @@ class BoundKernel(Bound):
         self._threads = kernel._options.threads  # noqa: SLF001
         arrays = {k: v for k, v in frame.values.items() if isinstance(v, np.ndarray)}
         self._sizes = {name: (array, array.shape) for name, array in arrays.items()}
+        plans = kernel._face.by_name  # noqa: SLF001
+        written = (
+            arg for name, arg in arguments.items() if name in plans and plans[name].role != "in"
+        )
+        self._tensors = tuple(filter(is_torch, written))
 
     def __call__(self, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        for tensor in self._tensors:
+            bridge().note_write(tensor)
         if self.transposed is not None:
             return self.transposed(out, named)
         if self._threads is None:

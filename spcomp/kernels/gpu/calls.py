@@ -11,7 +11,7 @@ from spcomp.kernels.gpu.replay import MOST, Replay, record
 from spcomp.kernels.gpu.results import deliver, library_of_result
 from spcomp.kernels.results import as_results, with_outputs
 from spcomp.runtime import host
-from spcomp.runtime.cuda.arrays import Place, place_of, wait_for
+from spcomp.runtime.cuda.arrays import Place, note_write, place_of, wait_for
 from spcomp.runtime.cuda.glance import Key, glance
 from spcomp.runtime.cuda.streams import STREAM
 from spcomp.runtime.gpu import LoadedKernels, Queue
@@ -77,10 +77,10 @@ class GpuCalls:
         known = None if seen is None else self._replays.get(seen.key)
         if seen is None or known is None or not self.repeat(known, seen.begins, stream):
             return self._run(named, stream, None if seen is None else seen.key)
-        outputs = self._outputs
-        if len(outputs) == 1:
-            return named[outputs[0]]
-        return as_results(self.face, [named[name] for name in outputs])
+        given = [named[name] for name in self._outputs]
+        for output in given:
+            note_write(output)
+        return as_results(self.face, given)
 
     def repeat(self, known: Replay, begins: Sequence[int], stream: Any) -> bool:
         """Return what ``Replay.run`` does; raises ArgumentError if an earlier call has failed."""

@@ -10,6 +10,7 @@ from spcomp.kernels.gpu.replay import MOST, Replay
 from spcomp.kernels.kernel import BoundKernel
 from spcomp.kernels.notation.call import with_named_outputs
 from spcomp.kernels.results import Results
+from spcomp.runtime.cuda.arrays import note_write
 from spcomp.runtime.cuda.glance import Key, glance
 from spcomp.runtime.cuda.streams import STREAM
 
@@ -106,5 +107,9 @@ def _outputs(out: Any) -> dict[Any, Any]:
 
 def _result(known: Repeat, given: list[Any]) -> Any:
     if isinstance(known.result, int):
+        note_write(given[known.result])
         return given[known.result]
-    return Results.of(known.fields, tuple(given[number] for number in known.result))
+    results = tuple(given[number] for number in known.result)
+    for result in results:
+        note_write(result)
+    return Results.of(known.fields, results)

@@ -19,6 +19,7 @@ from spcomp.tensors.libraries.torch import (
     bits_of,
     half_of,
     is_half,
+    note_write,
     require_memory,
 )
 from spcomp.tensors.torch import to_torch
@@ -67,8 +68,11 @@ class TorchCall:
         """Return what the kernel takes for the argument *arg*; *written*: it may write to it."""
         if not isinstance(arg, torch.Tensor):
             return arg
-        in_place = written and arg.layout == torch.strided
-        return self._place(who, arg) if in_place else argument(who, arg)
+        if written and arg.layout == torch.strided:
+            return self._place(who, arg)
+        if written:
+            note_write(arg)
+        return argument(who, arg)
 
     def _place(self, who: str, arg: Any) -> Any:
         """Return the array that is written in the place of *arg*; raises ArgumentError."""
@@ -81,6 +85,7 @@ class TorchCall:
                 f"argument {who}: got {arg.dtype}, but not all arguments are of that type",
                 hint=f"leave it out, and convert the result with .to({arg.dtype})",
             )
+        note_write(arg)
         self.places.append((arg, array_of(arg.float() if is_short else arg, who)))
         return self.places[-1][1]
 

@@ -197,10 +197,18 @@ def _read(
     if isinstance(arg, DeviceArray):
         return arg
     if library == "torch":
+        if written:
+            note_write(arg)
         return _of_torch(arg, who)
     if (face := _interface(arg)) is not None:
         return _of_interface(arg, face, library, who, written=written)
     return _of_dlpack(arg, place, who, written=written)
+
+
+def note_write(arg: Any) -> None:
+    """Tell torch that the elements of *arg* change, if it is a tensor of torch."""
+    if _is_torch(arg):
+        sys.modules["torch"].autograd.graph.increment_version(arg)
 
 
 def _upload(arg: Any, place: Place, who: str) -> DeviceArray:

@@ -140,7 +140,14 @@ def array_for(who: str, tensor: torch.Tensor, dtype: DType, *, written: bool) ->
     if written:
         require_memory(who, tensor)
     _require_strided(who, tensor)
+    if written:
+        note_write(tensor)
     return bits_of(tensor) if dtype == bfloat16 and is_bfloat16(tensor) else array_of(tensor, who)
+
+
+def note_write(tensor: torch.Tensor) -> None:
+    """Tell torch that the elements of *tensor* change, so that it keeps no gradient of the old."""
+    torch.autograd.graph.increment_version(tensor)
 
 
 def number(who: str, tensor: torch.Tensor) -> Any:
