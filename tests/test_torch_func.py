@@ -187,3 +187,27 @@ def test_second_derivatives_of_what_is_linear_are_those_of_torch() -> None:
             found, wanted = (func.jacrev(func.jacfwd(squares(f)))(x) for f in (ours, theirs))
             torch.testing.assert_close(found, wanted)
             torch.testing.assert_close(func.hessian(squares(ours))(x), wanted)
+
+
+def test_gradients_through_a_coo_matrix_of_what_is_differentiated() -> None:
+    at, size = torch.stack([SRC, DST]).flip(1), (3, 4)  # not sorted, one element twice
+    weights, rows = numbers(5).detach(), numbers(4, 2, seed=1).detach()
+
+    def loss(product: Any) -> Any:
+        def call(v: Any, x: Any) -> Any:
+            matrix = torch.sparse_coo_tensor(at, v.tanh(), size)
+            return product(matrix, x * v.sum()).square().sum()
+
+        return call
+
+    mine = loss(lambda A, x: SPMM(A=A, B=x))
+    its = loss(lambda A, x: torch.sparse.mm(A, x.tanh()))
+    for argnums in (0, 1, (0, 1)):
+        args = weights, rows
+        assert close(func.grad(mine, argnums)(*args), func.grad(its, argnums)(*args))
+    alone = func.grad(lambda v: SPMM(A=torch.sparse_coo_tensor(at, v, size), B=rows).sum())
+    assert close(alone(weights), rows.tanh().sum(1)[at[1]])
+    up = LINE[0, 0, 0]
+    assert close(*(func.vjp(f, weights, rows)[1](up) for f in (mine, its)))
+    twice = lambda f: func.grad(lambda v: func.grad(f)(v, rows).square().sum())(weights)  # noqa: E731
+    assert close(twice(mine), twice(its))  # of which torch follows a part

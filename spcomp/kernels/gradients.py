@@ -65,9 +65,12 @@ def is_transformed(args: Iterable[Any]) -> bool:
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
     return any(
-        wrapped(arg) or (is_dual and forward.unpack_dual(arg).tangent is not None)
+        wrapped(arg)
+        or (
+            is_dual and arg.layout == torch.strided and forward.unpack_dual(arg).tangent is not None
+        )
         for arg in args
-        if isinstance(arg, torch.Tensor) and arg.layout == torch.strided
+        if isinstance(arg, torch.Tensor)
     )
 
 

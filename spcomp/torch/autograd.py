@@ -18,8 +18,8 @@ from spcomp.tensors.torch import to_torch
 from spcomp.torch.derivative import Derivative
 from spcomp.torch.jagged import Jagged, jagged_of
 from spcomp.torch.patterns import Pattern, pattern_of
+from spcomp.torch.transforms import Coordinates, Transformed
 from spcomp.torch.transforms import Function as TransformedFunction
-from spcomp.torch.transforms import Transformed
 
 
 class Operands:
@@ -232,9 +232,11 @@ def _follow(
     tensors = {name: x for name, x in named.items() if isinstance(x, torch.Tensor)}
     wrt = tuple(name for name, tensor in tensors.items() if tensor.requires_grad)
     if is_transformed(tensors.values()):
+        sparse = Coordinates.of(named)
+        tensors |= {name: tensors[name].values() for name in sparse}
         tensors = {name: x for name, x in tensors.items() if x.layout == torch.strided}
         others = {name: x for name, x in named.items() if name not in tensors}
-        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed, partly)
+        inner = Transformed(program, run, tuple(tensors), others, sizes, _followed, partly, sparse)
         return TransformedFunction.apply(inner, *tensors.values()), {}
     find = Derivative.where_dependent if partly else Derivative.of
     derivative = find(program, wrt) if wrt and torch.is_grad_enabled() else None

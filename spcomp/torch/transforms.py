@@ -7,7 +7,7 @@ which of several levels, is known only later.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,11 +21,39 @@ Follow = Callable[..., Sequence[torch.Tensor]]  # of autograd.follow's arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Coordinates:
+    """Where the values of a coo tensor of this *shape* are, which ``torch.func`` transforms."""
+
+    indices: torch.Tensor
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any]) -> dict[str, Coordinates]:
+        """Return those of the coo tensors among the arguments *named*, by name.
+
+        PyTorch makes no others of tensors that it transforms.
+        """
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
+        return {
+            name: cls(unwrapped(name, x.indices()), tuple(x.shape))
+            for name, x in named.items()
+            if isinstance(x, torch.Tensor) and x.layout == torch.sparse_coo and wrapped(x)
+        }
+
+    def tensor(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the tensor of these *values*."""
+        more = {"is_coalesced": True, "check_invariants": False}
+        made: torch.Tensor = torch.sparse_coo_tensor(self.indices, values, self.shape, **more)
+        return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Transformed:
     """A call of *program* on the tensors *names* and the arguments *others*.
 
     *sizes*: the lengths of results at index vectors. *follow* runs a program on arguments by name.
-    *partly*: the program is a derivative, of which some arguments may be unimportant.
+    *partly*: the program is a derivative, of which some arguments may be unimportant. *sparse*:
+    coo tensors among the *names*, which stand for their values. *stored*: such results, once known.
     """
 
     program: Differentiable
@@ -35,6 +63,8 @@ class Transformed:
     sizes: Mapping[str, int]
     follow: Follow
     partly: bool = False
+    sparse: Mapping[str, Coordinates] = field(default_factory=dict)
+    stored: dict[str, Coordinates] = field(default_factory=dict)
 
     def derivative(self, wrt: tuple[str, ...]) -> Derivative | None:
         """Return the derivative by *wrt*, None if that is 0; raises SpcompError."""
@@ -43,25 +73,45 @@ class Transformed:
     def results(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return the results for these *tensors*."""
         named = {**dict(zip(self.names, tensors, strict=True)), **self.others}
-        found = self.follow(self.program, named, self.run, self.sizes, partly=self.partly)
-        for name, result in zip(self.program.results, found, strict=True):
-            if result.layout != torch.strided:
-                raise ArgumentError(
-                    f"result {name}: is sparse, and torch.func takes dense tensors only",
-                    hint=f'ask for a dense one, formats={{"{name}": "dense"}}',
-                )
-        return found
+        arguments = self._made(named)
+        found = self.follow(self.program, arguments, self.run, self.sizes, partly=self.partly)
+        return [self._dense(*each) for each in zip(self.program.results, found, strict=True)]
+
+    def _dense(self, name: str, result: torch.Tensor) -> torch.Tensor:
+        """Return *result*; of a sparse one that is a gradient, its values."""
+        if result.layout == torch.strided:
+            return result
+        if not self.partly or not self.sparse:
+            raise ArgumentError(
+                f"result {name}: is sparse, and torch.func takes dense tensors only",
+                hint=f'ask for a dense one, formats={{"{name}": "dense"}}',
+            )
+        plain = result.to_sparse_coo().coalesce()
+        self.stored[name] = Coordinates(unwrapped(name, plain.indices()), tuple(plain.shape))
+        return plain.values()
+
+    def _made(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments *named* with sparse tensors in the place of their values."""
+        sparse = self.sparse
+        return {name: sparse[name].tensor(x) if name in sparse else x for name, x in named.items()}
 
     def derived(self, kernel: AdjointKernel, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what *kernel* computes for the arguments *named*, by what it is a gradient of."""
-        taken = {name: arg for name, arg in named.items() if name in {*kernel.arguments}}
+        """Return what *kernel* computes for the arguments *named*, by what it is a gradient of.
+
+        Of sparse tensors these are values.
+        """
+        taken = {n: arg for n, arg in self._made(named).items() if n in {*kernel.arguments}}
         more = {"sizes": self.sizes} if self.sizes else {}
 
         def run(arrays: dict[str, Any]) -> Any:
             return kernel.run(None, {**arrays, **more})
 
         found = self.follow(kernel.differentiable, taken, run, self.sizes, partly=True)
-        return dict(zip(kernel.adjoint.wrt, found, strict=True))
+        pairs = zip(kernel.adjoint.wrt, found, strict=True)
+        return {
+            name: x if x.layout == torch.strided else x.to_sparse_coo().coalesce().values()
+            for name, x in pairs
+        }
 
 
 class Function(torch.autograd.Function):  # type: ignore[misc]
@@ -93,7 +143,11 @@ class Function(torch.autograd.Function):  # type: ignore[misc]
             return (None,) * (1 + len(named))
         kernel = derivative.kernel
         adjoint = kernel.adjoint
-        by_result = dict(zip(call.program.results, grads, strict=True))
+        stored = call.stored
+        by_result = {
+            name: stored[name].tensor(grad) if name in stored else grad
+            for name, grad in zip(call.program.results, grads, strict=True)
+        }
         given = {adjoint.names[name]: by_result[name] for name in adjoint.results}
         found = call.derived(kernel, {**call.others, **named, **given})
         return None, *(
