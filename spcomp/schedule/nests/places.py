@@ -250,8 +250,8 @@ def may_be_empty(func: Func, path: tuple[Node, ...], loops: Iterable[For]) -> bo
 def unconditional_nodes(node: Node) -> Iterator[Node]:
     """Yield the nodes in *node* that always run, or are always evaluated, when it is."""
     yield node
-    for below in surely_below(node):
-        yield from unconditional_nodes(below)
+    for child in surely_below(node):
+        yield from unconditional_nodes(child)
 
 
 def surely_below(node: Node) -> Iterator[Node]:
