@@ -121,7 +121,7 @@ def test_attention_where_a_mask_of_floats_is_infinite_or_dense() -> None:
         assert torch.allclose(found, wanted)
     fixed = torch.sparse_csr_tensor(at, of, bias.detach().reshape(-1), (3, 4))
     call = lambda q: st.attention(q, key.detach(), value.detach(), fixed)  # noqa: E731
-    for transform in (lambda f: torch.func.grad(lambda q: f(q).square().sum()), torch.func.vmap):
+    for transform in (lambda f: torch.func.grad(lambda x: f(x).square().sum()), torch.func.vmap):
         q = torch.stack([query.detach()] * 2) if transform is torch.func.vmap else query.detach()
         same = lambda q: plain(q, bias.detach())  # noqa: E731
         for one, other in zip(transform(call)(q), transform(same)(q), strict=True):
