@@ -15,8 +15,8 @@ from spcomp.ir.analysis.derivatives import FLAT, RULES, WITHOUT_RULE
 from spcomp.ir.expr import CALLS
 from spcomp.kernels.adjoint.kernel import AdjointKernel
 from spcomp.notation.adjoint import derive
+from tests.interpreted_notation import interpreted
 from tests.random_adjoints import FORMATS, case, check, dense, pattern_of
-from tests.random_notation import interpreted
 
 RNG = np.random.default_rng(11)
 SPMM = "C[i, k] = A[i, j] * B[j, k]"

@@ -9,7 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import notation as N
 from spcomp.errors import ArgumentError, ScriptError
-from tests.random_notation import interpreted
+from tests.interpreted_notation import interpreted
 
 RNG = np.random.default_rng(0)
 NODES, OTHERS, EDGES, FEATURES = 9, 7, 40, 19

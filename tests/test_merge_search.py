@@ -8,8 +8,8 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.script.parse import parse_source
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import full
-from tests.random_notation import interpreted
 
 ROWS, COLUMNS = 40, 300
 X = np.arange(1.0, 1 + COLUMNS * 2).reshape(COLUMNS, 2)

@@ -14,9 +14,10 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp.errors import SpcompError
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import full, tensor
 from tests.notation_oracle import SEMIRINGS
-from tests.random_notation import Case, Writer, interpreted
+from tests.random_notation import Case, Writer
 
 ACCESS = re.compile(r"\b([ABDE])\[([^\]]*)\]")
 EXACT = {  # formats that store what they are given and no more

@@ -14,8 +14,8 @@ from spcomp.ir.printer.program import print_program
 from spcomp.kernels.notation import arguments as notation_args
 from spcomp.kernels.notation.stored import in_order
 from spcomp.script.parse import parse_source
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import full, present, random, tensor
-from tests.random_notation import interpreted
 
 NATIVE = ("ell", "hash", "dia", "dense,hashed,dense", "compressed,fixed", "compressed,hashed")
 X = np.arange(1.0, 15.0).reshape(7, 2)

@@ -13,7 +13,7 @@ from spcomp.knobs import CPU_KNOBS
 from spcomp.passes.pipelines import to_position
 from spcomp.schedule.default.rows import row_fusion
 from spcomp.target import target
-from tests.random_notation import interpreted
+from tests.interpreted_notation import interpreted
 
 RNG = np.random.default_rng(5)
 ROWS, COLUMNS, WIDTH = 70, 60, 24

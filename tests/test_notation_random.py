@@ -17,8 +17,9 @@ from spcomp.kernels.kernel import Kernel
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.planned import Planned
 from spcomp.script.parse import parse_source
+from tests.interpreted_notation import interpreted
 from tests.notation_oracle import SEMIRINGS
-from tests.random_notation import Case, Writer, interpreted
+from tests.random_notation import Case, Writer
 from tests.random_operands import LEVELS, SCIPY
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "notation.md"

@@ -8,8 +8,8 @@ import scipy.sparse as sps
 
 import spcomp
 from spcomp import Format
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import full, tensor
-from tests.random_notation import interpreted
 
 DCSR = Format(("compressed", "compressed"))
 SQUARE = np.arange(16.0).reshape(4, 4)

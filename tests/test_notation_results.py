@@ -11,7 +11,8 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.errors import ArgumentError, LoweringError, OutOfMemoryError, ScriptError
 from spcomp.tensors.conversions.runs import split
-from tests.random_notation import elements, interpreted
+from tests.interpreted_notation import interpreted
+from tests.random_notation import elements
 
 RNG = np.random.default_rng(11)
 FORMATS = ("csr", "csc", "coo", "dcsr", "dcsc", "csf", "hash", "bitmap", "ell", "dia", "bsr(3, 2)")

@@ -12,8 +12,8 @@ import scipy.sparse as sps
 import spcomp
 from spcomp import notation as N
 from spcomp.errors import ArgumentError, ScriptError
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import full
-from tests.random_notation import interpreted
 
 VECTOR = np.arange(1.0, 6.0)
 MATRIX = np.arange(20.0).reshape(4, 5) * (np.arange(20).reshape(4, 5) % 3 != 0)

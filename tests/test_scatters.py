@@ -9,7 +9,7 @@ import scipy.sparse as sps
 import spcomp
 from spcomp.errors import ArgumentError, OutOfMemoryError, ScriptError
 from spcomp.kernels.notation import scatters
-from tests.random_notation import interpreted
+from tests.interpreted_notation import interpreted
 
 RNG = np.random.default_rng(0)
 NODES, ROWS, EDGES, FEATURES = 9, 12, 60, 19

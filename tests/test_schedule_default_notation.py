@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
-from tests.random_notation import interpreted
+from tests.interpreted_notation import interpreted
 
 RNG = np.random.default_rng(21)
 A = sps.random_array((130, 20), density=0.2, format="csr", rng=RNG)

@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sps
 
 import spcomp
+from tests.interpreted_notation import interpreted
 from tests.level_tensors import tensor
-from tests.random_notation import interpreted
 
 SIZES = {"i": 5, "j": 6, "k": 4, "l": 3, "r": 3}
 MATRICES = (
