@@ -164,6 +164,13 @@ def test_loading_leaves_the_process_as_it_was(kernel_file, capsys):
     assert capsys.readouterr() == ("", "hello\n")
 
 
+def test_a_file_that_leaves_its_folder_is_found_again(kernel_file):
+    path = kernel_file(program("f") + "import os\nos.chdir('/')\n")
+    before = Path.cwd()
+    assert list(load(Path(path).name)) == ["f"]
+    assert Path.cwd() == before
+
+
 def test_a_file_may_import_its_neighbours(kernel_file):
     kernel_file(program("shared"), "kernels_of_mine.py")
     assert list(load(kernel_file("from kernels_of_mine import shared\n"))) == ["shared"]

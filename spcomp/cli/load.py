@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import runpy
 import sys
 import traceback
@@ -129,14 +130,15 @@ def select_one(path: str, names: Sequence[str]) -> tuple[str, Program]:
 
 @contextlib.contextmanager
 def _as_script(path: str) -> Iterator[None]:
-    """Let the file import its neighbours and keep stdout for the command's own output."""
-    before = list(sys.path)
+    """Let the file import its neighbours; keep stdout, and the folder, for the command itself."""
+    before, folder = list(sys.path), Path.cwd()
     sys.path.insert(0, str(Path(path).resolve().parent))
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         sys.path[:] = before
+        os.chdir(folder)
 
 
 class _ErrorsAtLine:
