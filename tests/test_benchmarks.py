@@ -421,13 +421,16 @@ def test_a_pattern_is_given_by_its_axis(mtx):
         (["csrmm", "--data", "A={mtx}", "--vs", "nobody"], "is not one of scipy"),
         (["--data", "A={mtx}"], "name one of"),
         (["sddmm", "--data", "B=x.npy"], "cannot be read"),
+        (["csrmm", "--data", "A={words}", "--const", "feat=4"], "it holds <U1, no numbers"),
         (["csrmm", "--data", "A=no.mtx"], "argument A: no.mtx: there is no such file"),
         (["csrmm", "--data", "A={mtx}", "--const", "feat=-3"], "K has the extent -3"),
         (["csrmm", "--data", "A={mtx}", "--const", "feat=2000000000"], "smaller sizes"),
     ],
 )
-def test_a_wrong_command_line_is_explained(arguments, message, mtx):
-    run = bench(*(argument.format(mtx=mtx) for argument in arguments))
+def test_a_wrong_command_line_is_explained(arguments, message, mtx, tmp_path):
+    words = tmp_path / "words.npy"
+    np.save(words, np.array(["a", "b"]))
+    run = bench(*(argument.format(mtx=mtx, words=words) for argument in arguments))
     assert run.exit_code in (1, 2)
     assert message in run.output
 
@@ -447,6 +450,14 @@ def test_a_rival_that_disagrees_is_refused(mtx, monkeypatch):
     run = bench("csrmm", "--data", f"A={mtx}", "--const", "feat=4", "--vs", "scipy")
     assert run.exit_code == 1
     assert "scipy computes A @ B and gets another result" in run.output
+
+
+def test_rivals_agree_on_nan_and_infinity(tmp_path):
+    matrix = sps.csr_array(([np.nan, np.inf, 1.0, 2.0], ([0, 1, 2, 3], [0, 1, 2, 1])), shape=(5, 3))
+    scipy.io.mmwrite(tmp_path / "nan.mtx", matrix)
+    data = f"A={tmp_path / 'nan.mtx'}"
+    run = bench("csrmm", "--data", data, "--const", "feat=4", "--vs", "scipy")
+    assert run.exit_code == 0, run.output
 
 
 def test_a_library_that_is_missing_is_left_out(mtx, monkeypatch):

@@ -135,8 +135,11 @@ def _rivals(
 def _agreeing(library: str, call: Any, product: Product, result: Any) -> Any:
     """Return the rival's *call*; raises ArgumentError if its result differs from ours."""
     theirs = np.asarray(call())
-    bound = TOLERANCE * max(1.0, float(np.abs(result).max(initial=0)))
-    if theirs.shape != result.shape or not np.allclose(theirs, result, rtol=0, atol=bound):
+    finite = np.isfinite(result)
+    bound = TOLERANCE * max(1.0, float(np.abs(result).max(initial=0, where=finite)))
+    if theirs.shape != result.shape or not np.allclose(
+        theirs, result, rtol=0, atol=bound, equal_nan=True
+    ):
         raise ArgumentError(f"{library} computes {product} and gets another result")
     return call
 

@@ -90,13 +90,19 @@ def _read(path: Path, param: Param) -> Any:
 
     try:
         if path.suffix == ".npy":
-            return np.load(path)
+            return _numbers(np.load(path))
         matrix: Any = read(path, duplicates="sum")
         return scipy.sparse.csr_matrix(matrix).astype(param.dtype)
     except (OSError, ValueError, EOFError) as error:
         names_file = isinstance(error, FileError)  # it names the file
         why = str(error) if names_file else f"{path} cannot be read: {error}"
         raise ArgumentError(f"argument {param.name}: {why}") from error
+
+
+def _numbers(array: Any) -> Any:
+    if getattr(array, "dtype", np.dtype(object)).kind not in "biufcV":
+        raise ValueError(f"it holds {getattr(array, 'dtype', type(array).__name__)}, no numbers")
+    return array
 
 
 def _shape(param: Param, sizes: Mapping[str, Any]) -> tuple[int, ...]:
