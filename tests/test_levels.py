@@ -166,7 +166,7 @@ def swapped() -> list[int]:
         ),
         (
             lambda: Tensor((2, 3), [None, ("bitmap", np.zeros(6))], np.zeros(6)),
-            "mask: got dtype float64",
+            "mask: got dtype float64, expected bool or integers",
         ),
         (
             lambda: Tensor((2, 3), [None, ("singleton", [0])], np.zeros(1)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sps
 
-from spcomp import Tensor
+from spcomp import Tensor, convert
 from spcomp.errors import ArgumentError
 
 CSF = Tensor(
@@ -45,6 +45,24 @@ def test_repeated_coordinates_add_in_to_dense():
     assert twice.ascending(1, unique=False)
     assert not twice.ascending(1, unique=True)
     assert twice.ascending(0, unique=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_stored_zeros_keep_their_sign(dtype):
+    values = np.array([-0.0, -0.0, -0.0, 0.0, 0.0], dtype)
+    level = ("compressed", [0, 5], [0, 1, 1, 2, 3])
+    tensor = Tensor((1, 5), [None, level], values)
+    for dense in (tensor.to_dense(), convert(tensor, "dense")):
+        assert np.signbit(dense).tolist() == [[True, True, False, False, False]]
+
+
+def test_infinities_add_up_to_nan_without_a_warning():
+    level = ("compressed", [0, 2], [1, 1])
+    tensor = Tensor((1, 2), [None, level], np.array([np.inf, -np.inf]))
+    assert np.isnan(tensor.to_dense()[0, 1])
+    assert np.isnan(tensor.to("csr").data).all()
+    far = Tensor((1, 2), [None, level], np.array([6e4, 6e4], np.float16))
+    assert far.to_dense()[0, 1] == far.to("csr").values == np.inf
 
 
 def test_order_is_known_per_fiber():

@@ -35,13 +35,14 @@ def reshaped(tensor: Any, extents: tuple[Any, ...]) -> Any:
     """Return ``tensor.reshape(*extents)``; raises ArgumentError."""
     shape = _shape_of(extents, tensor.size)
     coordinates, places = tensor.elements()
-    flat = np.zeros(len(places), np.int64)
+    kind: Any = np.int64 if tensor.size < 1 << 63 else object  # integers of Python
+    flat = np.zeros(len(places), kind)
     for along, extent in zip(coordinates, tensor.shape, strict=True):
         flat = flat * extent + along
     axes: list[Any] = []
     for extent in reversed(shape):
-        flat, along = np.divmod(flat, max(extent, 1))
-        axes.insert(0, along)
+        axes.insert(0, (flat % max(extent, 1)).astype(np.int64, copy=False))
+        flat //= max(extent, 1)
     return _like(tensor, shape, axes, tensor.values.reshape(-1)[places])
 
 
@@ -62,8 +63,10 @@ def _shape_of(extents: tuple[Any, ...], size: int) -> tuple[int, ...]:
         raise ArgumentError(f"argument shape: got {extents}, expected integers") from None
     if shape.count(-1) == 1 and (rest := -math.prod(shape)):
         shape = tuple(size // rest if extent == -1 else extent for extent in shape)
-    if not shape or min(shape) < 0 or math.prod(shape) != size or size >= 1 << 63:
+    if not shape or min(shape) < 0 or math.prod(shape) != size:
         raise ArgumentError(f"argument shape: got {extents} for {size} coordinates")
+    if max(shape) >= 1 << 63:
+        raise ArgumentError(f"argument shape: got {extents}, and {max(shape)} is too large")
     return shape
 
 

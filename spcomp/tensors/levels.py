@@ -97,6 +97,8 @@ def _frozen(who: str, array: Any, *, mask: bool) -> Array:
     frozen = array if isinstance(array, np.ndarray) else validate.as_array(who, array)
     if mask and frozen.dtype.kind == "b":
         return validate.private(validate.plain(who, frozen))
+    if mask and frozen.dtype.kind not in "iu":
+        raise ArgumentError(f"argument {who}: got dtype {frozen.dtype}, expected bool or integers")
     frozen = validate.index_array(who, frozen)
     return validate.private(frozen != 0 if mask else frozen)
 
@@ -198,6 +200,9 @@ def unfold(
 
     *fibers*: their positions in the level above, None for all in order; *above*: their coordinates.
     """
+    if level is not None and level.mask is not None and fibers is None:
+        stored = np.flatnonzero(level.mask)
+        return Paths(*np.divmod(stored, cast("int", extent)), stored)
     if level is None or level.kind in ("dense", "bitmap"):
         size = cast("int", extent)
         parent = np.arange(count).repeat(size)

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from numbers import Number
 from typing import Any, Self, TypeAlias
 from typing import cast as typed
@@ -245,11 +246,7 @@ def _elementwise(expression: str, *operands: Any) -> Any:
     if not all(map(_is_operand, operands)):
         return NotImplemented
     shapes = [_shape(operand) for operand in operands]
-    try:
-        shape = np.broadcast_shapes(*shapes)
-    except ValueError:
-        shown = " and ".join(map(str, shapes))
-        raise ArgumentError(f"shapes {shown} do not go together") from None
+    shape = _broadcast(shapes)
     names = [f"i{dim}" for dim in range(len(shape))]
     accesses = []
     for name, extents in zip("AB", shapes, strict=False):
@@ -260,6 +257,21 @@ def _elementwise(expression: str, *operands: Any) -> Any:
         accesses.append(access_text(name, list(spread)))
     run = _kernel(f"{access_text('C', names)} = {expression.format(*accesses)}")
     return run(**dict(zip("AB", operands, strict=False)))
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that *shapes* have together, which numpy does not say for very large ones.
+
+    Raises ArgumentError.
+    """
+    shape: Shape = ()
+    for extents in zip_longest(*(reversed(extents) for extents in shapes), fillvalue=1):
+        longer = set(extents) - {1}
+        if len(longer) > 1:
+            shown = " and ".join(map(str, shapes))
+            raise ArgumentError(f"shapes {shown} do not go together")
+        shape = (*(longer or {1}), *shape)
+    return shape
 
 
 def _product(a: Any, b: Any) -> Any:

@@ -12,7 +12,7 @@ from spcomp.display.density import density
 from spcomp.display.html import heading, table
 from spcomp.display.levels import levels as levels_picture
 from spcomp.dtypes import int32, int64
-from spcomp.errors import ArgumentError, FormatError
+from spcomp.errors import ArgumentError, FormatError, OutOfMemoryError
 from spcomp.formats.format import SLOTS, Format, text_of
 from spcomp.tensors import checks as validate
 from spcomp.tensors.levels import Level as Level
@@ -263,8 +263,16 @@ class Tensor(Operators):
         """Return the coordinates of each stored element, and where in the values it lies.
 
         One int64 array per dimension, and one of places, in storage order. Padding is left out;
-        each coordinate of a run is an element, and they share one value.
+        each coordinate of a run is an element, and they share one value. Raises OutOfMemoryError.
         """
+        try:
+            return self._elements()
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"the coordinates of {self.values.size} positions take too much memory: {error}"
+            ) from None
+
+    def _elements(self) -> tuple[tuple[Array, ...], Array]:
         coordinates: dict[int, Array] = {}
         places, above, count = None, np.zeros(1, np.int64), 1
         strides = (1,) * self.ndim if self.is_plain else self._split().strides()
@@ -291,11 +299,21 @@ class Tensor(Operators):
         return self.elements()[0]
 
     def to_dense(self) -> Array:
-        """Return a new array of the tensor's shape; absent elements are 0, repeated ones add."""
-        dense = np.zeros(self.shape, self.dtype)
+        """Return a new array of the tensor's shape; absent elements are 0, repeated ones add.
+
+        Raises OutOfMemoryError.
+        """
+        try:
+            dense = np.zeros(self.shape, self.dtype)
+        except (MemoryError, ValueError):  # numpy has no array of so many bytes
+            raise OutOfMemoryError(
+                f"an array of the shape {self.shape} takes too much memory"
+            ) from None
         coordinates, places = self.elements()
         values = self.values.reshape(-1)[places]
-        np.add.at(dense, coordinates, values if self.shape else values.sum())
+        dense[coordinates] = self.dtype.type(-0.0)  # so that a sum of -0.0 remains one
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.add.at(dense, coordinates, values if self.shape else values.sum())
         return dense
 
     def to(self, format: Any, *, duplicates: Any = "sum", sort: bool = True) -> Any:  # noqa: A002

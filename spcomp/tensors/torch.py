@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -36,10 +37,12 @@ def to_torch(x: Any) -> torch.Tensor:
     """Return *x*, anything that :func:`spcomp.convert` takes, as a torch tensor on the CPU.
 
     Its layout is csr, csc or bsr for such a matrix, strided for a dense array, and coo otherwise.
-    Values may be shared. Raises ArgumentError for dtypes that torch lacks.
+    Values may be shared. Raises ArgumentError for dtypes and sizes that torch lacks.
     """
     if isinstance(x, torch.Tensor):
         return x
+    if (size := math.prod(x.shape)) >= 1 << 63:
+        raise ArgumentError(f"argument x: has {size} coordinates, torch counts to 2**63 - 1")
     kind = str(getattr(x, "format", ""))
     if isinstance(x, np.ndarray):
         return _from_array(x)

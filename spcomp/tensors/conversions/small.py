@@ -100,5 +100,6 @@ def sum_repeated(elements: Compressed, item: DType) -> Compressed:
         return ends, kept, total
     wide = np.float32 if item.is_float and item.bits == 16 else values.dtype
     sums = values[new].astype(wide)
-    np.add.at(sums, at[~new], values[~new].astype(wide))
-    return ends, kept, sums.astype(values.dtype, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        np.add.at(sums, at[~new], values[~new].astype(wide))
+        return ends, kept, sums.astype(values.dtype, copy=False)
