@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
 import spcomp
+from spcomp.errors import ArgumentError
 
 LONG = 5000  # ones, the sum of which float16 holds, but not 2048 + 1
 
@@ -53,3 +58,31 @@ def test_parts_of_16_bit_floats_are_arguments_like_others():
         kernel = spcomp.compile("C[i, b] = A[i, j] * B[j, b]", **options)
         assert np.all(kernel(A=parts, B=x) == 4)
         assert np.all(kernel.bind(A=parts)(B=x) == 4)
+
+
+@pytest.mark.torch
+@pytest.mark.skipif("ml_dtypes" in sys.modules, reason="then numpy knows bfloat16")
+def test_bfloat16_of_torch_needs_a_package_to_be_converted():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ArgumentError, match=r"numpy has no torch\.bfloat16") as error:
+        spcomp.convert(torch.ones(2, 2).bfloat16(), "csr")
+    assert "import ml_dtypes first" in error.value.hint
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="needs ml_dtypes")
+def test_bfloat16_of_torch_is_converted_and_comes_back():
+    pytest.importorskip("torch")
+    text = """
+import ml_dtypes, spcomp, torch, warnings
+warnings.simplefilter("ignore")
+x = torch.tensor([[1, 0, 2.5], [0, -3, 0]]).bfloat16()
+for given in (x, x.to_sparse_coo(), x.to_sparse_csr(), x.to_sparse_bsr((2, 3)), x.T):
+    for name in ("csr", "ell", "coo"):
+        found = spcomp.convert(given, name)
+        assert found.dtype == ml_dtypes.bfloat16
+        assert torch.equal(found.to_torch().to_dense(), given.to_dense())
+    back = spcomp.Tensor.from_torch(given).to_torch()
+    assert back.dtype == torch.bfloat16 and torch.equal(back.to_dense(), given.to_dense())
+"""
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=120)

@@ -60,8 +60,11 @@ def to_torch(x: Any) -> torch.Tensor:
 def _from_array(array: Array) -> torch.Tensor:
     """Return the tensor over *array*, or over a copy where torch needs one."""
     fits = array.flags.writeable and all(stride >= 0 for stride in array.strides)
+    array = array if fits else array.copy()
     try:
-        return torch.from_numpy(array if fits else array.copy())
+        if array.dtype.name == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
     except TypeError as error:
         raise ArgumentError(f"argument x: torch has no {array.dtype}: {error}") from None
 

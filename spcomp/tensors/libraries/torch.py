@@ -22,15 +22,20 @@ BLOCKED = {"sparse_bsr": (0, 1), "sparse_bsc": (1, 0)}
 
 
 def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
-    """Return the numpy array over the memory of a strided *tensor*, the argument *who*."""
+    """Return the numpy array over the memory of a strided *tensor*, the argument *who*.
+
+    Raises ArgumentError, also for bfloat16 where ml_dtypes is not imported.
+    """
     try:
         if torch._C._are_functorch_transforms_active():  # noqa: SLF001
             with torch._C._DisableFuncTorch():  # noqa: SLF001 (it wraps what is made under it)
                 return _array(tensor)
         return _array(tensor)
     except TypeError as error:
+        has_package = "import ml_dtypes first, or " if tensor.dtype == torch.bfloat16 else ""
         raise ArgumentError(
-            f"argument {who}: numpy has no {tensor.dtype}: {error}", hint="convert it with .float()"
+            f"argument {who}: numpy has no {tensor.dtype}: {error}",
+            hint=f"{has_package}convert it with .float()",
         ) from None
     except RuntimeError as error:
         raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
@@ -39,6 +44,8 @@ def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
 def _array(tensor: torch.Tensor) -> Array:
     if tensor.requires_grad or tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy()).view(np.dtype("bfloat16"))
     return np.asarray(tensor.numpy())
 
 
