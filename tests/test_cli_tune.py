@@ -70,6 +70,7 @@ def test_what_is_known_is_exported_and_imported(folder, monkeypatch):
     result = search(folder, "--export", str(lines))
     assert result.exit_code == 0, result.stderr
     known = lines.read_text()
+    assert f"{len(known.splitlines())} records written to {lines}" in result.stderr
     assert '"kind": "any"' in known
     monkeypatch.setenv("SPCOMP_CACHE_DIR", str(folder / "other"))
     result = invoke("--import", str(lines), "--export", str(folder / "again.jsonl"))

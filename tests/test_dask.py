@@ -360,6 +360,8 @@ def test_refusals():
         spmv(A=A, x=da.from_array(x)[da.from_array(x) > 0])
     with pytest.raises(ArgumentError, match="no index vectors"):
         spcomp.compile("y[e] = A[e, f] * x[src[e]]")(A=A, x=x, src=np.zeros(23, np.int32))
+    with pytest.raises(ArgumentError, match="no index vectors"):
+        spcomp.compile("Y[d[e]] = x[e]")(d=np.zeros(23, int), x=da.from_array(x), sizes={"Y": 3})
     with pytest.raises(ArgumentError, match="do not cut parts"):
         spcomp.compile("y[i] = A[i(0, 3, 1), j] * x[j]")(A=A, x=x)
     with pytest.raises(ScriptError, match="k has no length"):

@@ -161,6 +161,14 @@ def test_a_program_with_a_schedule_is_refused(store):
         spcomp.tune(spcomp.decompose(spmm, A=F.ell()), A=matrix(), B=dense())
 
 
+@pytest.mark.parametrize("how", [spcomp.tune, spcomp.tune.suggest])
+def test_an_adjoint_of_notation_is_refused_in_true_words(store, how):
+    adjoint = spcomp.adjoint("C[i, k] = A[i, j] * B[j, k]", wrt="B")
+    with pytest.raises(ArgumentError, match="adjoints of index notation are not tuned") as caught:
+        how(adjoint, A=matrix(), grad_C=dense())
+    assert "print(adjoint)" in caught.value.hint
+
+
 @pytest.mark.parametrize("calls", [0, -1])
 def test_a_conversion_pays_off_in_one_call_at_least(store, calls):
     with pytest.raises(ArgumentError, match=f"argument calls: got {calls}, expected at least 1"):

@@ -84,7 +84,9 @@ def tune(
     if file is not None:
         _search(file, names, data, **asked)
     if export is not None:
-        export.writelines(user_store().export())
+        lines = list(user_store().export())
+        export.writelines(lines)
+        click.echo(f"{len(lines)} records written to {export.name}", err=True)
 
 
 def _search(

@@ -124,6 +124,13 @@ class Call:
 
 
 def _check(kernel: NotationKernel, prepared: Prepared, named: Mapping[str, Any]) -> None:
+    for stmt in prepared.program.statements:
+        for term in (*walk(stmt.value), stmt.target):
+            if isinstance(term, Access) and term.vectors:
+                raise ArgumentError(
+                    f"{term}: distributed programs have no index vectors",
+                    hint="multiply by a matrix whose row e has a single 1, in column src[e]",
+                )
     for name in named:
         if name not in kernel.arguments:
             raise ArgumentError(
@@ -133,13 +140,6 @@ def _check(kernel: NotationKernel, prepared: Prepared, named: Mapping[str, Any])
     for name in kernel.arguments:
         if name not in named:
             raise ArgumentError(f"missing argument {name} of {kernel.name}")
-    for stmt in prepared.program.statements:
-        for term in (*walk(stmt.value), stmt.target):
-            if isinstance(term, Access) and term.vectors:
-                raise ArgumentError(
-                    f"{term}: distributed programs have no index vectors",
-                    hint="multiply by a matrix whose row e has a single 1, in column src[e]",
-                )
     windowed = [p.name for p in prepared.parts.values() if p.windows]
     windowed += [s.target.name for s in prepared.program.statements if s.target.windows]
     for name in windowed:

@@ -21,6 +21,7 @@ from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.kernels.notation.planned import CompiledVersion, Planned
 from spcomp.kernels.notation.specialized import kernel_behind
 from spcomp.locks import cached_property
+from spcomp.notation.adjoint.adjoint import Adjoint
 from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
 from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, with_values
@@ -71,6 +72,11 @@ class Task:
         kernel = compiled(program, **options, tuned=False)
         if isinstance(kernel, NotationKernel):
             return cls._of_notation(program, kernel, named)
+        if isinstance(program, Adjoint):
+            raise ArgumentError(
+                "argument program: adjoints of index notation are not tuned",
+                hint="tune a line of it, as print(adjoint) shows, or the adjoint of a function",
+            )
         if not isinstance(kernel, Kernel):
             raise ArgumentError(
                 "argument program: formats are decided already", hint="tune finds formats itself"
