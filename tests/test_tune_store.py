@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +126,27 @@ def test_a_winner_is_for_near_matrices_of_the_same_extents_machine_and_versions(
     assert store.winner(where, "m", "v", "as_is") is None
     assert store.winner(replace(where, extents=(("feat", 64),)), "m", "v", "any") is None
     assert store.winner(replace(where, matrices=()), "m", "v", "any") is None
+
+
+@pytest.mark.parametrize("text", ["{}", '{"kind": "any", "color": 3}', "[]", "3", "hello"])
+def test_a_line_that_is_no_record_is_named_with_what_is_wrong(text):
+    line = json.dumps(asdict(RECORD))
+    why = {
+        "{}": "it has no kind, program, extents,",
+        "[]": "a record is an object of JSON",
+        "3": "a record is an object of JSON",
+        "hello": "Expecting value",
+    }
+    with pytest.raises(FileError, match=r"^import:2: no record of the tuner: ") as caught:
+        Store(None).load([line, text])
+    assert why.get(text, "there is no color in a record") in caught.value.message
+
+
+@pytest.mark.parametrize("text", ['{"kind": "any"}', "known.jsonl", b"{}", Path("known.jsonl")])
+def test_a_text_or_a_path_is_not_taken_for_lines(text):
+    with pytest.raises(ArgumentError, match=r"argument lines: got .*, expected lines") as caught:
+        Store(None).load(text)
+    assert "open(" in caught.value.hint
 
 
 @pytest.mark.parametrize(

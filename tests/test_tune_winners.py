@@ -14,8 +14,9 @@ from spcomp import formats as F
 from spcomp.compiler.options import Tuner
 from spcomp.errors import ArgumentError
 from spcomp.schedule.step import Trace
+from spcomp.tensors.convert import to_tensor
 from spcomp.tune.choice import Choice
-from spcomp.tune.decisions import NONE
+from spcomp.tune.decisions import NONE, is_kept
 from spcomp.tune.problem import digest, fingerprint, versions
 from spcomp.tune.store import Record
 from spcomp.tune.task import Task
@@ -76,7 +77,66 @@ def test_a_near_matrix_gets_it_too_and_a_far_one_not(store):
     assert NONE in kernel.explain()
     other = np.ones((ROWS, 24), np.float32)
     np.testing.assert_allclose(kernel(A=matrix(), B=other), matrix() @ other, rtol=1e-4)
-    assert NONE in kernel.explain()
+    only = "tuned: nothing was found for feat=24, only for feat=64, with matrices like these"
+    assert kernel.explain().splitlines()[0] == only
+
+
+@pytest.mark.parametrize("change", [{"machine": "another"}, {"versions": "spcomp 0"}])
+def test_what_other_machines_and_versions_found_is_named(store, change):
+    keep(store, prefetching(4), "as_is")
+    (record,) = store.records()
+    store.path.unlink()
+    store.add([replace(record, **change)])
+    kernel = spcomp.compile(spmm, tuned=True)
+    kernel(A=matrix(), B=dense())
+    where = "on another machine" if "machine" in change else "by spcomp 0"
+    note = f"tuned: nothing was found here for such matrices, only {where}: tune it again"
+    assert kernel.explain().splitlines()[0] == note
+
+
+def locked(csr):
+    """Return a csr array whose arrays are read-only, and views of some that are not."""
+    arrays = [getattr(csr, name).copy() for name in ("data", "indices", "indptr")]
+    arrays = [array[:] for array in arrays]
+    locked = sps.csr_array((ROWS, ROWS), dtype=np.float32)
+    for name, array in zip(("data", "indices", "indptr"), arrays, strict=True):
+        array.flags.writeable = False
+        setattr(locked, name, array)
+    return locked
+
+
+def test_a_read_only_view_of_what_can_change_is_named_and_how_to_freeze(store):
+    keep(store, Choice((("A", "bsr((2, 2))"),)), "any")
+    kernel = spcomp.compile(spmm, tuned=True)
+    kernel(A=locked(matrix()), B=dense())
+    first = kernel.explain().splitlines()[0]
+    assert "read-only, and no views of arrays that are not" in first
+    assert "A=spcomp.tune.frozen(A)" in first
+    steady = spcomp.tune.frozen(locked(matrix()))
+    np.testing.assert_allclose(kernel(A=steady, B=dense()), matrix() @ dense(), rtol=1e-4)
+    assert "A in bsr((2, 2))" in kernel.explain()
+
+
+@pytest.mark.parametrize("make", [sps.csr_array, sps.csc_matrix, sps.bsr_array])
+def test_a_frozen_matrix_is_a_copy_that_nobody_changes(make):
+    mine = make(matrix())
+    steady = spcomp.tune.frozen(mine)
+    mine.data[:] = 0
+    assert type(steady) is make
+    assert is_kept(steady)
+    assert abs(steady - matrix()).max() == 0
+    tensor = to_tensor(matrix(), spcomp.Format.parse("csr", 2))
+    kept = spcomp.tune.frozen(tensor)
+    assert is_kept(kept)
+    tensor.values[:] = 0
+    assert kept.values.all()
+
+
+def test_what_cannot_be_frozen_is_refused():
+    for wrong in (matrix().tocoo(), dense(), "a.mtx", None):
+        with pytest.raises(ArgumentError, match="cannot be frozen") as caught:
+            spcomp.tune.frozen(wrong)
+        assert "bind(A=..., calls=...)" in caught.value.hint
 
 
 def test_formats_are_for_matrices_that_cannot_change(store):
@@ -110,7 +170,8 @@ def test_a_winner_in_a_format_that_waits_is_named(store):
         first = kernel.explain().splitlines()[0]
         assert first.startswith("tuned: as it comes")
         assert waits in first
-        assert "read-only, or bind(A=..., calls=...)" in first
+        assert "are read-only, and no views of arrays that are not, as of A=spcomp.tune.f" in first
+        assert "or bind(A=..., calls=...)" in first
         kernel(A=frozen(matrix()), B=dense())
         assert "waits" not in kernel.explain()
 
@@ -151,7 +212,7 @@ def test_a_size_is_the_same_as_a_constant_and_as_a_size_of_a_call(store):
     kernel(A=steady, B=dense())
     other = spcomp.compile(spmm, tuned=True)
     other(A=steady, B=np.ones((ROWS, 24), np.float32))
-    assert other.explain().startswith(NONE)
+    assert "nothing was found for feat=24, only for feat=64" in other.explain()
 
 
 def test_so_is_one_that_was_tuned_as_a_size_of_a_call(store):

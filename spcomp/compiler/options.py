@@ -31,7 +31,14 @@ class CompileOptions(TypedDict, total=False):
     trace: Trace | None
     fast_math: bool
     debug: bool | None
-    tuned: bool | Tuner | None
+    tuned: bool | str | os.PathLike[str] | Winning | Tuner | None
+
+
+class Winning(Protocol):
+    """Where winners are kept: ``spcomp.tune.Store``."""
+
+    def has(self, program: str) -> bool:
+        """Whether there is a winner for the program with this digest."""
 
 
 @runtime_checkable

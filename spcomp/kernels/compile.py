@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
-from spcomp.compiler.options import Check, CompileOptions, Options, Tuner
+from spcomp.compiler.options import Check, CompileOptions, Options, Tuner, Winning
 from spcomp.errors import ArgumentError, expect
 from spcomp.ir.func import Func
 from spcomp.ir.module import Module
@@ -85,7 +85,7 @@ def compile(  # noqa: A001
     trace: Trace | None = None,
     fast_math: bool = False,
     debug: bool | None = None,
-    tuned: bool | Tuner | None = None,
+    tuned: bool | str | os.PathLike[str] | Winning | Tuner | None = None,
     formats: Mapping[str, str | Format | ComposableFormat] | None = None,
     semiring: Semiring | str | None = None,
     functions: Mapping[str, Function] | None = None,
@@ -110,7 +110,8 @@ def compile(  # noqa: A001
             default they are not, but ``a * b + c`` may be rounded once.
         debug: Whether code and failures name lines of the source; by default as ``SPCOMP_DEBUG``.
         tuned: Whether calls do what ``spcomp.tune`` found to be fastest for their matrices, or ones
-            like them; ``explain`` says what that is. By default what ``SPCOMP_TUNED`` says, 0 or 1.
+            like them; ``explain`` says what that is. A Store, or its path, in place of the user's.
+            By default what ``SPCOMP_TUNED`` says, 0 or 1.
         formats: Of index notation: how tensors are stored, by name: names of formats, or Formats.
             By default arguments stay as they are, and results follow the notation's rules.
         semiring: Of index notation: what ``+`` and ``*`` mean; by default ``plus_times``.
@@ -144,9 +145,14 @@ def _adjoint_kernel(program: Any, formats: Any, options: Options) -> AdjointKern
 
 def _tuner(tuned: Any, program: Any, options: Options, *, is_notation: bool) -> Tuner | None:
     """Return what chooses kernels by what was measured; None if nothing does."""
+    store = None
     if not isinstance(tuned, (bool, NoneType)):  # a Tuner is a protocol, slow to ask for
-        expect("tuned", tuned, (Tuner,), "True or False")
-        return cast("Tuner", tuned)
+        from spcomp.tune.winners import store_of
+
+        if (store := store_of(tuned)) is None:
+            expect("tuned", tuned, (Tuner,), "True or False, a Store, or the path of one")
+            return cast("Tuner", tuned)
+        tuned = True
     asked = os.environ.get("SPCOMP_TUNED", "0") not in ("", "0") if tuned is None else tuned
     if not asked:
         return None
@@ -164,7 +170,7 @@ def _tuner(tuned: Any, program: Any, options: Options, *, is_notation: bool) -> 
         return None
     from spcomp.tune.winners import StoredWinners  # above, so only where it is asked for
 
-    return StoredWinners()
+    return StoredWinners(store)
 
 
 def _refuse_notation(**options: Any) -> None:

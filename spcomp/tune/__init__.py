@@ -14,6 +14,7 @@ from spcomp.tune.features import from_tvm_ast as from_tvm_ast
 from spcomp.tune.features import get_flatten_name as get_flatten_name
 from spcomp.tune.features import get_itervar_feature as get_itervar_feature
 from spcomp.tune.features import get_itervar_feature_flatten as get_itervar_feature_flatten
+from spcomp.tune.frozen import frozen as frozen
 from spcomp.tune.layouts import format_of as format_of
 from spcomp.tune.machine import Machine as Machine
 from spcomp.tune.machine import this_machine as this_machine
@@ -44,6 +45,7 @@ __all__ = [
     "candidate_features",
     "flatten_itervar_feature",
     "format_of",
+    "frozen",
     "from_tvm_ast",
     "get_flatten_name",
     "get_itervar_feature",

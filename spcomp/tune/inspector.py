@@ -18,7 +18,7 @@ from spcomp.tune.choice import Choice
 from spcomp.tune.decisions import is_matrix
 from spcomp.tune.store import Store, user_store
 from spcomp.tune.suggestion import advised
-from spcomp.tune.winners import Asked, TunedBound, TunedKernel, Winner, Winners
+from spcomp.tune.winners import Asked, StoredWinners, TunedBound, TunedKernel, Winner, Winners
 
 if TYPE_CHECKING:
     from spcomp.compiler.options import Options
@@ -67,7 +67,8 @@ class InspectingKernel(TunedKernel):
     def bind(self, **named: Any) -> TunedBound:  # type: ignore[override]
         """Return a callable for the other arguments; matrices in it are copies."""
         if (inspection := Inspection.take(named, self.takes)) is not None:
-            return Inspector(inspection.calls).kernel(self._func, self._options).bind(**named)
+            inspector = Inspector(inspection.calls, _store_of(self._winners))
+            return inspector.kernel(self._func, self._options).bind(**named)
         steady = {name: _copied(name, arg) for name, arg in named.items()}
         default = Kernel.bind(self, **steady)  # what is wrong is refused now
         return TunedBound(self, default, steady, at_once=True)
@@ -92,12 +93,18 @@ def _copied(name: str, arg: Any) -> Any:
     return arg if copy is None else copy()
 
 
+def _store_of(tuner: Any) -> Store | None:
+    """Return the store that *tuner* looks into; None for the user's."""
+    return tuner.store if isinstance(tuner, (Inspector, StoredWinners)) else None
+
+
 def bind(kernel: Any, inspection: Inspection, named: dict[str, Any]) -> Runnable:
     """Return *kernel* with *named* bound, as *inspection* asks.
 
     Raises ArgumentError for kernels whose steps are decided, or that run on a GPU.
     """
-    options, inspector = kernel.options, Inspector(inspection.calls)
+    options = kernel.options
+    inspector = Inspector(inspection.calls, _store_of(options.tuned))
     if options.trace is None and options.target.kind == "cpu":
         if isinstance(kernel, NotationKernel):
             if decided := [name for name in kernel.formats if name in kernel.arguments]:

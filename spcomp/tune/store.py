@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from spcomp.errors import ArgumentError, FileError, ScheduleError, warn
+from spcomp.errors import ArgumentError, FileError, ScheduleError, expect, warn
 from spcomp.locks import Lock
 from spcomp.runtime import cache as disk
 from spcomp.tune.choice import Choice
@@ -79,9 +80,11 @@ class Record:
         if not choice.formats:
             return ""
         bound = ", ".join(f"{name}=..." for name, _ in choice.formats)
+        steady = ", ".join(f"{name}=spcomp.tune.frozen({name})" for name, _ in choice.formats)
         return (
             f"; {choice} was {self.speedup:.2f} times as fast: it waits for matrices whose arrays"
-            f" are read-only, or bind({bound}, calls=...)"
+            f" are read-only, and no views of arrays that are not, as of {steady},"
+            f" or bind({bound}, calls=...)"
         )
 
     def checked(self) -> Record:
@@ -102,6 +105,18 @@ class Record:
         Choice.from_json(self.choice)
         numbers: Any = {f.name: float(getattr(self, f.name)) for f in _FLOATS}
         return replace(self, **numbers)
+
+
+def _read(found: Any) -> Record:
+    """Return the record that a line of JSON says; raises ArgumentError, ScheduleError, ..."""
+    if not isinstance(found, dict):
+        raise ArgumentError(f"a record is an object of JSON, got {type(found).__name__}")
+    if unknown := [name for name in found if name not in _NAMES]:
+        raise ArgumentError(f"there is no {', '.join(unknown)} in a record")
+    needed = (field.name for field in fields(Record) if field.default is MISSING)
+    if absent := [name for name in needed if name not in found]:
+        raise ArgumentError(f"it has no {', '.join(absent)}")
+    return Record(**found).checked()
 
 
 def _is_number(value: Any) -> bool:
@@ -147,10 +162,14 @@ class Store:
     Each operation is a transaction: after a crash there is all of it or nothing.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+    def __init__(self, path: str | PathLike[str] | None) -> None:
+        expect("path", path, (str, PathLike, type(None)), "the path of a file")
+        self.path = None if path is None else Path(path)
         self._memory: sqlite3.Connection | None = None
         self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.path,)  # what is only in memory stays behind
 
     def add(self, records: Iterable[Record]) -> None:
         """Add *records*; a winner replaces an earlier one of the same problem."""
@@ -188,6 +207,11 @@ class Store:
         distance, record = min(near, key=lambda pair: (pair[0], -pair[1].created))
         return record, distance
 
+    def winners(self, program: str) -> list[Record]:
+        """Return all winners for the program with this digest."""
+        query = f"{_SELECT} WHERE program = ? AND kind != 'measured' ORDER BY created"
+        return [Record(*row) for row in self._rows(query, (program,))]
+
     def has(self, program: str) -> bool:
         """Whether there is a winner for the program with this digest."""
         query = "SELECT 1 FROM records WHERE program = ? AND kind != 'measured' LIMIT 1"
@@ -207,11 +231,15 @@ class Store:
 
         Nothing is added if a line cannot be read: FileError says which line of *name*.
         """
+        if isinstance(lines, (str, bytes, PathLike)):
+            hint = "write with open(path) as lines: store.load(lines), or give text.splitlines()"
+            got = type(lines).__name__
+            raise ArgumentError(f"argument lines: got {got}, expected lines of text", hint=hint)
         records = []
         for number, line in enumerate(lines, 1):
             if line.strip():
                 try:
-                    records.append(Record(**json.loads(line)).checked())
+                    records.append(_read(json.loads(line)))
                 except (ValueError, TypeError, RecursionError, ScheduleError) as error:
                     first = str(error).splitlines()[0]
                     raise FileError(f"{name}:{number}: no record of the tuner: {first}") from error

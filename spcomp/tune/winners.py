@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spcomp.compiler.compiled import Compiled
@@ -26,7 +29,7 @@ from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.locks import cached_property
 from spcomp.tune.choice import Choice
 from spcomp.tune.decisions import NONE, Decision, Decisions, is_kept, is_matrix
-from spcomp.tune.problem import Problem, digests, fingerprint, statistics_of, versions
+from spcomp.tune.problem import NEAR, Problem, digests, fingerprint, statistics_of, versions
 from spcomp.tune.store import Store, user_store
 
 if TYPE_CHECKING:
@@ -111,6 +114,10 @@ class Winners(ABC):
         A choice that stores a matrix in another format is for matrices that cannot change.
         """
 
+    def missing(self, asked: Asked) -> str:  # noqa: ARG002
+        """Return what is said where nothing won for the call *asked*."""
+        return NONE
+
 
 @dataclass(frozen=True, slots=True)
 class StoredWinners(Winners):
@@ -137,8 +144,41 @@ class StoredWinners(Winners):
             return Winner(Choice.from_json(record.choice), f"tuned: {record.told(distance)}{waits}")
         return Winner(Choice(), f"tuned: {Choice()}{waits}") if waits else None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StoredWinners, ()  # a connection cannot be pickled
+    def missing(self, asked: Asked) -> str:
+        """Return for which sizes, where or by which versions something was found, else that not."""
+        problem = asked.problem
+        near = [
+            record
+            for record in self._store.winners(problem.program)
+            if problem.distance(json.loads(record.matrices)) <= NEAR
+        ]
+        here = [record for record in near if record.machine == asked.machine]
+        now = [record for record in here if record.versions == versions()]
+        if now:
+            sizes = " and for ".join(dict.fromkeys(_sizes_in(r.extents) for r in now))
+            mine = _sizes_in(problem.extents_text)
+            return (
+                f"tuned: nothing was found for {mine}, only for {sizes}, with matrices like these"
+            )
+        if not near:
+            return NONE
+        where = f"by {here[-1].versions}" if here else "on another machine"
+        return f"tuned: nothing was found here for such matrices, only {where}: tune it again"
+
+
+def store_of(tuned: Any) -> Store | None:
+    """Return the store that *tuned* is, or whose path it is; None for other things.
+
+    Raises ArgumentError where there is no such file.
+    """
+    if isinstance(tuned, (str, PathLike)):
+        if not Path(tuned).is_file():
+            raise ArgumentError(
+                f"argument tuned: there is no file {str(tuned)!r}",
+                hint="spcomp.tune(..., store=spcomp.tune.Store(path)) makes it",
+            )
+        return Store(tuned)
+    return tuned if isinstance(tuned, Store) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +335,7 @@ class TunedKernel(Kernel):
         asked = Asked(self, self._func, named, whole=whole)
         winner = self._winners.find(asked)
         if winner is None:
-            return Decision(None, NONE)
+            return Decision(None, self._winners.missing(asked))
         if winner.choice == Choice():
             return Decision(None, winner.note)
         try:
@@ -424,6 +464,12 @@ class TunedBound(Bound):
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._default, name)
+
+
+def _sizes_in(extents: str) -> str:
+    """Return the sizes of a record as they are told."""
+    sizes = json.loads(extents)
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "no sizes"
 
 
 def _is_steady(arg: Any) -> bool:
