@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import spcomp
+from spcomp import script as T
+from spcomp.errors import ArgumentError
+from spcomp.schedule.step import Trace
 from spcomp.tune.choice import Choice
 from spcomp.tune.decisions import NONE, Decision, Decisions
 from spcomp.tune.problem import digest
 from spcomp.tune.space import Space
 from spcomp.tune.task import Task
 from tests.test_tune_space import spmm
-from tests.tune_helpers import FEAT, ROWS, dense, keep, matrix, task_of
+from tests.tune_helpers import FEAT, ROWS, dense, keep, matrix, prefetching, task_of
 from tests.tune_helpers import store as store
 
 SPMV = "y[i] = A[i, j] * x[j]"
 TWICE = spcomp.Function(lambda a: a * 2)
+
+
+@T.prim_func
+def repeated(
+    a: T.handle,
+    c: T.handle,
+    indptr: T.handle,
+    indices: T.handle,
+    m: T.int32,
+    n: T.int32,
+    feat: T.int32,
+    nnz: T.int32,
+) -> None:
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (indptr, indices), "int32")
+    K = T.dense_fixed(feat)
+    A = T.match_sparse_buffer(a, (I, J), "float32")
+    C = T.match_sparse_buffer(c, (I, K), "float32")
+    with T.sp_iter([I, J, K], "SRS", "sums") as [i, j, k]:
+        with T.init():
+            C[i, k] = 0.0
+        C[i, k] = C[i, k] + A[i, j]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +124,52 @@ def test_sizes_are_told_apart_by_value_whatever_their_type(store):
     for number in (0.5, np.float32(0.5), np.float32(0.25), np.array(0.5), np.array(0.25)):
         decisions.of({"alpha": number})
     assert len(seen) == 5 + 3  # numbers that are no sizes decide nothing
+
+
+def stepping(program, **given):
+    """A choice of the steps that a call gets, with its sizes compiled in."""
+    task = Task.of(program, given)
+    return Choice((), task.version.trace, task.problem.extents)
+
+
+def test_sizes_that_a_winner_has_compiled_in_may_be_stated(store):
+    keep(store, prefetching(4), "as_is")
+    given, want = {"A": matrix(), "B": dense()}, matrix() @ dense()
+    kernel = spcomp.compile(spmm, tuned=True)
+    for size in (FEAT, np.int64(FEAT), np.array(FEAT)):
+        np.testing.assert_allclose(kernel(**given, feat=size), want, rtol=1e-4)
+        assert "1.50 (1.40 to 1.60) times as fast" in kernel.note
+        assert "prefetch('j', 4)" in kernel.explain(**given, feat=size)
+    np.testing.assert_allclose(kernel.interpret("code", **given, feat=FEAT), want, rtol=1e-4)
+    with pytest.raises(ArgumentError, match="feat: got 63, expected 64 as B says"):
+        kernel(**given, feat=FEAT - 1)
+    for bound, rest in (
+        (kernel.bind(A=matrix()), {"B": dense(), "feat": FEAT}),
+        (kernel.bind(A=matrix(), feat=FEAT), {"B": dense()}),
+    ):
+        np.testing.assert_allclose(bound(**rest), want, rtol=1e-4)
+        assert "1.50 (1.40 to 1.60) times as fast" in bound.note
+        assert "prefetch('j', 4)" in bound.explain(**rest)
+        assert "prefetch('j', 4)" in bound.specialize(**rest).explain()
+        np.testing.assert_allclose(bound.interpret("code", **rest), want, rtol=1e-4)
+
+
+def test_sizes_that_only_the_call_says_are_tuned(store):
+    want = spcomp.compile(repeated)(A=matrix(), feat=16)
+    steps = stepping(repeated, A=matrix(), feat=16).trace
+    space = lambda *_, **__: iter([(None, Trace(steps.steps[:-1]))])  # noqa: E731
+    found = spcomp.tune(repeated, A=matrix(), feat=16, budget=20, space=space)
+    assert found.trials[1].status in ("measured", "slow"), found.trials[1]
+    choice = stepping(repeated, A=matrix(), feat=16)
+    won = replace(found, choice=choice)
+    suggested = replace(spcomp.tune.suggest(repeated, A=matrix(), feat=16), choice=choice)
+    for result in (
+        won.kernel(A=matrix(), feat=16),
+        won.bound(feat=16),
+        pickle.loads(pickle.dumps(won.bound))(feat=16),
+        suggested.compile()(A=matrix(), feat=16),
+    ):
+        np.testing.assert_array_equal(result, want)
+    assert won.trace
+    with pytest.raises(ArgumentError, match="argument feat: got 8, expected 16"):
+        won.bound(feat=8)

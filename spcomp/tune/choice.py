@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spcomp.errors import ArgumentError
 from spcomp.kernels.kernel import Kernel
+from spcomp.kernels.protocol import Bound, Runnable
 from spcomp.runtime.pool import get_num_threads
 from spcomp.schedule.step import Trace
 from spcomp.tune.layouts import format_of
@@ -43,16 +44,35 @@ class Choice:
         return {**{name: format_of(text) for name, text in self.formats}, **dict(self.rules)}
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes that are compiled in, by name."""
+        return dict(self.extents) if self.trace is not None else {}
+
+    def taken(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments *named* without those that state a size that is compiled in.
+
+        Raises ArgumentError if that is another one.
+        """
+        stated = {name: size for name, size in self.sizes.items() if name in named}
+        if not stated:
+            return named
+        for name, size in stated.items():
+            if named[name] != size:
+                raise ArgumentError(
+                    f"argument {name}: got {named[name]}, expected {size}, which is compiled in"
+                )
+        return {name: arg for name, arg in named.items() if name not in stated}
+
+    @property
     def is_stored(self) -> bool:
         """Whether a text says everything about it: rules of the user's are none."""
         return not self.rules
 
     def kernel(self, func: Func, options: Options) -> Kernel | FormatKernel | ChoosingKernel:
         """Return *func* compiled this way; raises SpcompError where it cannot be."""
-        constants = {**options.constants, **dict(self.extents)} if self.trace is not None else None
         options = replace(
             options,
-            constants=options.constants if constants is None else constants,
+            constants={**options.constants, **self.sizes},
             trace=self.trace,
             threads=self._threads(options.threads),
             tuned=None,
@@ -109,6 +129,24 @@ class Choice:
         steps = "default steps" if self.trace is None else f"{len(self.trace)} steps"
         threads = "" if self.threads is None else f", {self.threads} threads"
         return f"{', '.join(stored) or 'as it comes'}, {steps}{threads}"
+
+
+class SizedBound(Bound):
+    """The kernel *bound*, with *arguments* bound, of *choice*, whose sizes calls may state."""
+
+    def __init__(self, bound: Runnable, arguments: Mapping[str, Any], choice: Choice) -> None:
+        super().__init__(bound, arguments)
+        self._choice = choice
+
+    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+        """Run the program on the bound arguments and *named*; returns as the Kernel does."""
+        return self.kernel(out=out, **self._choice.taken(named))
+
+    def _with_bound(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._choice.taken(named))  # the kernel has the bound ones
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SizedBound, (self.kernel, self.arguments, self._choice)
 
 
 def layouts_of(formats: Any) -> Mapping[str, Any]:

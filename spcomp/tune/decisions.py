@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spcomp.kernels.decomposed.choose import ChoosingKernel
 from spcomp.kernels.decomposed.kernel import FormatKernel
 from spcomp.kernels.decomposed.latest import identity_of
-from spcomp.kernels.protocol import Bound, Runnable
+from spcomp.kernels.protocol import Bound, Runnable, as_it_is
 from spcomp.locks import Lock
 from spcomp.runtime.pool import get_num_threads
 from spcomp.tensors.parts.parts import Parts
@@ -24,10 +24,14 @@ NONE = "tuned: nothing was found for this program with matrices like these"
 
 
 class Decision(NamedTuple):
-    """The *kernel* for some arguments, None for the default one, and a *note* that says why."""
+    """The *kernel* for some arguments, None for the default one, and a *note* that says why.
+
+    *taken*: returns those of a call's arguments that the kernel takes.
+    """
 
     kernel: Runnable | None
     note: str
+    taken: Callable[[Mapping[str, Any]], Mapping[str, Any]] = as_it_is
 
     @property
     def formats(self) -> Mapping[str, ComposableFormat]:

@@ -15,7 +15,7 @@ from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.tensors.libraries.scipy import in_range, is_scipy
 from spcomp.tensors.tensor import Tensor
 from spcomp.tune.choice import Choice
-from spcomp.tune.decisions import is_matrix
+from spcomp.tune.decisions import Decision, is_matrix
 from spcomp.tune.store import Store, user_store
 from spcomp.tune.suggestion import advised
 from spcomp.tune.winners import Asked, StoredWinners, TunedBound, TunedKernel, Winner, Winners
@@ -60,9 +60,9 @@ class InspectingKernel(TunedKernel):
 
     undecided = UNDECIDED
 
-    def decide(self, named: Any) -> Runnable | None:  # noqa: ARG002
-        """Return None: nothing is bound, so that nothing is converted."""
-        return None
+    def decide(self, named: Any) -> Decision:  # noqa: ARG002
+        """Return the default: nothing is bound, so that nothing is converted."""
+        return self.last
 
     def bind(self, **named: Any) -> TunedBound:  # type: ignore[override]
         """Return a callable for the other arguments; matrices in it are copies."""

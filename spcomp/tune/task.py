@@ -26,8 +26,9 @@ from spcomp.schedule.schedule import Schedule
 from spcomp.tensors.libraries.foreign import arrays_of
 from spcomp.tensors.libraries.scipy import is_scipy, native_scipy, with_values
 from spcomp.tensors.tensor import Tensor
+from spcomp.tune.choice import SizedBound
 from spcomp.tune.decisions import is_matrix
-from spcomp.tune.winners import Asked, FixedWinner
+from spcomp.tune.winners import Asked, FixedWinner, TunedKernel
 
 if TYPE_CHECKING:
     from spcomp.arrays import Array
@@ -143,9 +144,12 @@ class Task:
 
     def kernel(self, choice: Choice) -> Runnable:
         """Return the program compiled as *choice* says; it is called like the user's."""
-        if self.notation is None:
+        if self.notation is None and not self._states(choice):
             return choice.kernel(self.func, self.options)
-        return self.fixed(choice)
+        kernel = self.fixed(choice)
+        if isinstance(kernel, TunedKernel):
+            kernel.decide(self.arguments)  # now, so that it says what it does
+        return kernel
 
     def fixed(self, choice: Choice) -> Runnable:
         """Return the user's kernel, which does what *choice* says wherever that is for a call."""
@@ -166,7 +170,12 @@ class Task:
                 if key not in parts:
                     parts[key] = kernel.convert(**{name: matrices[name]})
                 matrices[name] = parts[key]
-        return kernel.bind(**matrices)
+        bound = kernel.bind(**matrices)
+        return SizedBound(bound, matrices, choice) if self._states(choice) else bound
+
+    def _states(self, choice: Choice) -> bool:
+        """Whether the arguments state a size that *choice* compiles in."""
+        return not choice.sizes.keys().isdisjoint(self.arguments)
 
     def run(self, bound: Runnable) -> list[Array]:
         """Return all arrays that a call computes, of arguments that stay as they are."""

@@ -219,16 +219,17 @@ class TunedKernel(Kernel):
         if args:
             return super().__call__(*args, out=out, **named)
         try:
-            kernel = self.decide(named)
+            decision = self.decide(named)
+            taken = decision.taken(named)
         except SpcompError as error:
             raise outside(error)  # noqa: B904 (it is the same error)
-        if kernel is None:
+        if decision.kernel is None:
             return super().__call__(out=out, **named)
-        return kernel(out=out, **named)
+        return decision.kernel(out=out, **taken)
 
-    def decide(self, named: Mapping[str, Any]) -> Runnable | None:
-        """Return the kernel for the arguments *named*; None if the default one is the best."""
-        return self._decisions.of(named).kernel
+    def decide(self, named: Mapping[str, Any]) -> Decision:
+        """Return what is decided for the arguments *named*."""
+        return self._decisions.of(named)
 
     @property
     def last(self) -> Decision:
@@ -271,18 +272,24 @@ class TunedKernel(Kernel):
 
     def choose(self, **named: Any) -> Runnable:
         """Return the kernel that a call with *named* runs, for any sizes that it can have."""
-        kernel = self.decide(named)
+        return self._chosen(self.decide(named), named)
+
+    def _chosen(self, decision: Decision, named: Mapping[str, Any]) -> Runnable:
+        kernel = decision.kernel
         if kernel is None:
             return self.default
-        return kernel.choose(**named) if isinstance(kernel, ChoosingKernel) else kernel
+        chooses = isinstance(kernel, ChoosingKernel)
+        return kernel.choose(**decision.taken(named)) if chooses else kernel
 
     def specialize(self, **named: Any) -> Runnable:  # type: ignore[override]
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
-        return self.choose(**named).specialize(**named)
+        decision = self.decide(named)
+        return self._chosen(decision, named).specialize(**decision.taken(named))
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
         """Return the call with *named* of the kernel that is decided for."""
-        return self.choose(**named).inner_call(named)
+        decision = self.decide(named)
+        return self._chosen(decision, named).inner_call(decision.taken(named))
 
     interpret, profile = Runnable.interpret, Runnable.profile  # of what is decided for
 
@@ -341,13 +348,13 @@ class TunedKernel(Kernel):
         try:
             kernel: Runnable = winner.choice.kernel(self._func, self._options)
             if bound is not None:
-                kernel = kernel.bind(**bound)
+                kernel = kernel.bind(**winner.choice.taken(bound))
             elif winner.choice.formats:
                 kernel.bind(**asked.matrices)  # whether the format suits the matrix
         except (ScheduleError, ArgumentError, LoweringError, FormatError) as error:
             why = f"it does not fit, so the default is used: {error.message}"
             return Decision(None, f"{winner.note}\n{why}")
-        return Decision(kernel, winner.note)
+        return Decision(kernel, winner.note, winner.choice.taken)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._func, self._options, self._winners)
@@ -385,8 +392,8 @@ class TunedBound(Bound):
             result = self._straight.learned(out, named)
             if result is not NotImplemented:
                 return result
-        kernel = self.decide(named).kernel
-        return (self._default if kernel is None else kernel)(out=out, **named)
+        kernel, _, taken = self.decide(named)
+        return (self._default if kernel is None else kernel)(out=out, **taken(named))
 
     @property
     def only_calls(self) -> Calls | None:
@@ -435,17 +442,17 @@ class TunedBound(Bound):
 
     def specialize(self, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
-        kernel = self.decide(named).kernel
+        kernel, _, taken = self.decide(named)
         if kernel is None:
             return self.kernel.default.specialize(**self._with_bound(named))
-        return kernel.specialize(**named)
+        return kernel.specialize(**taken(named))
 
     def inner_call(self, named: Mapping[str, Any]) -> InnerCall:
         """Return the call of the kernel that a call with *named* comes down to."""
-        kernel = self.decide(named).kernel
+        kernel, _, taken = self.decide(named)
         if kernel is None:
             return self.kernel.default.inner_call(self._with_bound(named))
-        return kernel.inner_call(named)
+        return kernel.inner_call(taken(named))
 
     def kernels(self) -> tuple[Runnable, ...]:
         """Return those of the kernel that was decided for last."""
@@ -454,8 +461,8 @@ class TunedBound(Bound):
     def explain(self, **named: Any) -> str:
         """Return what was decided for arguments like *named*, or last, then the steps of that."""
         if named:
-            kernel = self.choose(**named)
-            return f"{self.note}\n{kernel.explain(**self._with_bound(named))}"
+            kernel, taken = self.choose(**named), self.decide(named).taken
+            return f"{self.note}\n{kernel.explain(**taken(self._with_bound(named)))}"
         latest = self.latest
         return f"{self.note}\n{(latest.kernel if isinstance(latest, Bound) else latest).explain()}"
 
