@@ -10,7 +10,7 @@ from dask.sizeof import sizeof
 from scipy.sparse import coo_array, csc_array, csr_array
 
 from spcomp.arrays import Array
-from spcomp.dask.received import aligned, empty
+from spcomp.dask.received import aligned, empty, staying, stays
 from spcomp.tensors.tensor import Tensor
 
 INT32 = (1 << 31) - 1
@@ -51,7 +51,25 @@ for _kind in (csr_array, csc_array, Tensor):  # Dask takes them for a few bytes,
 
 def given(block: Any) -> Any:
     """Return *block* at cache lines: a task, and no data, so that workers know sizes of blocks."""
-    return aligned(block)
+    return staying(aligned(block))
+
+
+def apart(part: Any, whole: Any) -> Any:
+    """Return *part*, a part of the block *whole*, with values and indices of its own."""
+    if isinstance(part, Tensor):  # was made of copies
+        return part
+    arrays = part.data, part.indices
+    if not any(map(np.may_share_memory, arrays, (whole.data, whole.indices))):
+        return part
+    return type(part)((*map(np.array, arrays), part.indptr), shape=part.shape)
+
+
+def result(blocks: list[Any], counts: tuple[int, ...]) -> Any:
+    """Return *blocks* joined, to be handed out: as a copy, if that is a block that stays here."""
+    whole = join(blocks, counts)
+    if not stays(whole):
+        return whole
+    return whole.with_values(np.array(whole.values)) if isinstance(whole, Tensor) else whole.copy()
 
 
 def elements(block: Any) -> tuple[tuple[Array, ...], Array]:

@@ -17,6 +17,7 @@ from dask.tokenize import tokenize
 
 from spcomp.dask import blocks
 from spcomp.dask.chunks import Chunks, Grid, Piece, grid_of, offsets, overlaps
+from spcomp.dask.received import staying
 from spcomp.errors import ArgumentError, front_doors
 from spcomp.tensors.operators import Arithmetic
 
@@ -100,7 +101,7 @@ class DistributedTensor(Arithmetic, DaskMethodsMixin):  # type: ignore[misc] # D
     __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
 
     def __dask_postcompute__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return blocks.join, (self.numblocks,)
+        return blocks.result, (self.numblocks,)
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _persisted, (self,)
@@ -242,6 +243,8 @@ def _persisted(graph: Any, old: DistributedTensor, *, rename: Any = None) -> Dis
     """Return *old*, whose blocks are in *graph*, as Dask makes it of persisted ones."""
     name = (rename or {}).get(old.name, old.name)
     if not isinstance(graph, HighLevelGraph):
+        for block in graph.values():
+            staying(block)
         graph = HighLevelGraph.from_collections(name, graph)
     return DistributedTensor(graph, name, old.chunks, old.meta).with_statistics(old)
 

@@ -64,14 +64,18 @@ def _chunks(chunks: Any, whole: Any) -> Grid:
 
 
 def cut(whole: Any, grid: Grid) -> DistributedTensor:
-    """Return *whole*, a block, in the blocks of *grid*, which become part of the graph."""
+    """Return *whole*, a block, in the blocks of *grid*, which become part of the graph.
+
+    They are copies: the graph is known by what they hold now.
+    """
     name = f"from-scipy-{tokenize(whole, grid)}"
     starts = tuple(map(offsets, grid))
     layer = {}
     for at in np.ndindex(*map(len, grid)):
         begins = tuple(s[k] for s, k in zip(starts, at, strict=True))
         ends = tuple(s[k + 1] for s, k in zip(starts, at, strict=True))
-        layer[name, *at] = Task((name, *at), blocks.given, blocks.cut(whole, begins, ends))
+        part = blocks.apart(blocks.cut(whole, begins, ends), whole)
+        layer[name, *at] = Task((name, *at), blocks.given, part)
     graph = HighLevelGraph.from_collections(name, layer)
     return DistributedTensor(graph, name, grid, empty(whole))
 

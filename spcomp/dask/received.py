@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
@@ -21,6 +21,7 @@ LINE = 64  # bytes of a cache line, which vectors should not straddle
 LEAST = 1 << 12  # bytes: in smaller arrays there is nothing to gain
 
 _copies: dict[int, tuple[ref[Any], Any]] = {}  # by the identities of blocks, as long as they live
+_staying: WeakValueDictionary[int, Array] = WeakValueDictionary()  # values, by their identities
 
 
 def aligned(block: Any) -> Any:
@@ -47,6 +48,25 @@ def kept(block: Any) -> Any:
         forget = partial(_forget, id(block))
         _copies[id(block)] = ref(block, forget), copy
     return copy
+
+
+def staying(block: Any) -> Any:
+    """Return *block*, after noting that later computations use the same values."""
+    values = _values(block)
+    if isinstance(values, np.ndarray):
+        _staying[id(values)] = values
+    return block
+
+
+def stays(block: Any) -> bool:
+    """Whether later computations use the values of *block*, so that nobody may change them."""
+    values = _values(block)
+    return values is not None and _staying.get(id(values)) is values
+
+
+def _values(block: Any) -> Any:
+    """Return the array of the values of *block*; None: it is none, or lies elsewhere."""
+    return block.values if isinstance(block, Tensor) else getattr(block, "data", None)
 
 
 def _forget(number: int, _: object) -> None:
