@@ -1,8 +1,9 @@
-"""Below everything: scalar and vector types, with names, sizes, promotion and numpy's names."""
+"""Below everything: scalar and vector types, with names, sizes, rounding and promotion."""
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -113,6 +114,38 @@ def filled(message: str, numbers: Iterable[tuple[DType, Any]]) -> str:
         text = f"{float(value):.{DIGITS[dtype.bits]}g}" if dtype.is_float else str(value)
         message = message.replace(HOLE, text, 1)
     return message
+
+
+def wrap(value: int, dtype: DType) -> int:
+    """Return *value* wrapped to *dtype*: equal modulo two to the number of its bits."""
+    value &= (1 << dtype.bits) - 1
+    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> dtype.bits - 1 else value
+
+
+def bfloat16_bits(value: float) -> int:
+    """Return the 16 bits of *value* rounded to bfloat16."""
+    if value != value:
+        return 0x7FC0
+    word = int.from_bytes(struct.pack("<f", in_range(32, value)), "little")
+    return (word + 0x7FFF + ((word >> 16) & 1)) >> 16
+
+
+def round_to(dtype: DType, value: float) -> float:
+    """Return *value* rounded to the float type *dtype*."""
+    if dtype.kind == "bfloat":
+        code, data = "<f", struct.pack("<I", bfloat16_bits(value) << 16)
+    else:
+        code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
+        data = struct.pack(code, in_range(dtype.bits, value))
+    return float(struct.unpack(code, data)[0])
+
+
+def in_range(bits: int, value: float) -> float:
+    """Return *value*, or an infinity where a float of *bits* would be rounded to it."""
+    limit = {16: 65520.0, 32: float.fromhex("0x1.ffffffp127"), 64: float("inf")}[bits]
+    if abs(value) < limit or value != value:
+        return value
+    return float("inf") if value > 0 else float("-inf")
 
 
 def _promote_scalars(a: DType, b: DType) -> DType:

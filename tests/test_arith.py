@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spcomp.dtypes import bool_, float32, int8, int32, int64, uint8, uint32
+from spcomp.dtypes import bool_, float32, int8, int32, int64, uint8, uint32, wrap
 from spcomp.ir.access import Load, Search
 from spcomp.ir.arith.bounds import Env, dtype_range
-from spcomp.ir.arith.linear import wrap
 from spcomp.ir.arith.simplify import Interval, bounds_of, simplify, simplify_stmt
 from spcomp.ir.axis import Axis, Buffer, BufferDomain, SparseBuffer
 from spcomp.ir.coordinate import SpIter

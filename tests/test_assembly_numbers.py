@@ -151,3 +151,40 @@ def test_what_is_lowered_prints_as_it_is_read_again():
     for program in (stages.coordinate.source, stages.position, stages.flat):
         (back,) = parse_source(print_program(program), "nested.py")
         assert structural_equal(back, program)
+
+
+INIT = """
+@T.prim_func
+def f(a: T.handle, c: T.handle, ip: T.handle, ix: T.handle, m: T.int32, n: T.int32, nnz: T.int32):
+    I = T.dense_fixed(m)
+    J = T.sparse_variable(I, (n, nnz), (ip, ix), "int32")
+    K = T.sparse_variable(I, (n, None), (None, None), "int32")
+    A = T.match_sparse_buffer(a, (I, J), "DTYPE")
+    C = T.match_sparse_buffer(c, (I, K), "DTYPE")
+    with T.sp_iter([I, J], "SS", "f") as [i, j]:
+        with T.init():
+            C[i, j] = VALUE
+        C[i, j] = C[i, j] + A[i, j]
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "first"),
+    [
+        ("uint8", 'T.cast(300, "uint8")', 44),
+        ("float64", "T.float32(0.1)", float(np.float32(0.1))),
+        ("int32", 'T.cast(2.7, "int32")', 2),
+        ("float64", "T.uint8(3)", 3),
+    ],
+)
+def test_an_init_is_cast_as_a_number_is(dtype, value, first):
+    source = INIT.replace("DTYPE", dtype).replace("VALUE", value)
+    A = sps.csr_array(np.array([[1, 0], [2, 3]], dtype))
+    made = spcomp.compile(spcomp.parse(source))(A=A)
+    np.testing.assert_array_equal(made.data, A.data + np.dtype(dtype).type(first))
+
+
+def test_an_init_that_no_integer_holds_is_refused():
+    source = INIT.replace("DTYPE", "int32").replace("VALUE", 'T.cast(1e300, "int32")')
+    with pytest.raises(LoweringError, match="does not assign a constant"):
+        spcomp.compile(spcomp.parse(source))

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spcomp.codegen.abi import bfloat16_bits
-from spcomp.dtypes import SCALARS, bfloat16, float32, int64
+from spcomp.dtypes import SCALARS, bfloat16, bfloat16_bits, float32, int64
 from spcomp.errors import ArgumentError, BackendError, OutOfMemoryError
 from spcomp.runtime.cuda.arrays import (
     DeviceArray,

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from spcomp.codegen.abi import bfloat16_bits
+from spcomp.dtypes import bfloat16_bits
 from spcomp.errors import ArgumentError, BackendError, OutOfMemoryError
 from spcomp.runtime.cuda import driver, timing
 from spcomp.runtime.cuda.driver import LEGACY, device_properties, load, missing

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from spcomp.dtypes import DType
+from spcomp.dtypes import DType, bfloat16_bits, in_range
 from spcomp.ir.analysis.grid import Grid
 from spcomp.ir.expr import CALLS
 
@@ -174,32 +174,7 @@ def pack(dtype: DType, value: float) -> int:
         return bfloat16_bits(float(value))
     if dtype.is_float:
         code = {16: "<e6x", 32: "<f4x", 64: "<d"}[dtype.bits]
-        data = struct.pack(code, _in_range(dtype.bits, float(value)))
+        data = struct.pack(code, in_range(dtype.bits, float(value)))
     else:
         data = int(value).to_bytes(8, "little", signed=value < 0)
     return int.from_bytes(data, "little", signed=True)
-
-
-def bfloat16_bits(value: float) -> int:
-    """Return the 16 bits of *value* rounded to bfloat16."""
-    if value != value:
-        return 0x7FC0
-    word = int.from_bytes(struct.pack("<f", _in_range(32, value)), "little")
-    return (word + 0x7FFF + ((word >> 16) & 1)) >> 16
-
-
-def round_to(dtype: DType, value: float) -> float:
-    """Return *value* rounded to the float type *dtype*."""
-    if dtype.kind == "bfloat":
-        code, data = "<f", struct.pack("<I", bfloat16_bits(value) << 16)
-    else:
-        code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
-        data = struct.pack(code, _in_range(dtype.bits, value))
-    return float(struct.unpack(code, data)[0])
-
-
-def _in_range(bits: int, value: float) -> float:
-    limit = {16: 65520.0, 32: float.fromhex("0x1.ffffffp127"), 64: float("inf")}[bits]
-    if abs(value) < limit or value != value:
-        return value
-    return float("inf") if value > 0 else float("-inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from spcomp.dtypes import DType, bool_, int64, promote
+from spcomp.dtypes import DType, bool_, int64, promote, round_to, wrap
 from spcomp.errors import Span
 from spcomp.ir.node import Node, attr, node
 
@@ -219,7 +219,10 @@ def plain(index: Expr) -> Expr:
 
 
 def cast(value: Expr, dtype: DType) -> Expr:
-    """Return *value* as *dtype*: itself if it is one already, a new literal for a literal."""
+    """Return *value* as *dtype*: itself if it is one already, a new literal for a literal.
+
+    The literal is what a cast at run time gives, of what its own type holds.
+    """
     if value.dtype == dtype:
         return value
     if (
@@ -227,7 +230,12 @@ def cast(value: Expr, dtype: DType) -> Expr:
         and dtype.lanes == 1
         and not (value.dtype.is_float and not dtype.is_float)
     ):
-        return const(value.value, dtype).replace(span=value.span)
+        number = value.value
+        if value.dtype.is_float:
+            number = round_to(value.dtype, number)
+        if dtype.is_integer:
+            number = wrap(int(number), dtype)
+        return const(number, dtype).replace(span=value.span)
     if dtype.lanes > 1 and value.dtype.lanes == 1:
         return Broadcast(cast(value, dtype.element), dtype.lanes, span=place_of(value))
     return Cast(value, dtype, span=place_of(value))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from spcomp.arrays import Array
-from spcomp.codegen.abi import bfloat16_bits
+from spcomp.dtypes import bfloat16_bits
 from spcomp.errors import ArgumentError, OutOfMemoryError, warn
 from spcomp.kernels.protocol import as_it_is
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_attributes

@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spcomp.codegen.abi import round_to
 from spcomp.codegen.llvm.code import Code
 from spcomp.codegen.llvm.ops import float_literal, splat, suffix
-from spcomp.dtypes import DType, float32, float64
+from spcomp.dtypes import DType, float32, float64, round_to
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import re
 import struct
 from functools import cache
 
-from spcomp.codegen.abi import round_to
-from spcomp.dtypes import DType
+from spcomp.dtypes import DType, round_to
 from spcomp.errors import LoweringError
 
 EXACT = "contract"  # a product and a sum may be rounded once, as fma; nothing else is moved

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
-from spcomp.dtypes import DType, int64
+from spcomp.dtypes import DType, int64, wrap
 from spcomp.ir.arith.bounds import Env, Interval, bounds_of, dtype_range
 from spcomp.ir.arith.memory import read_by
 from spcomp.ir.axis import AnyBuffer
@@ -20,12 +20,6 @@ Monomial: TypeAlias = frozenset[tuple[Key, int]]  # the keys of the atoms with t
 ONE: Monomial = frozenset()
 MAX_TERMS = 48  # a product that would have more is not multiplied out
 MAX_DEGREE = 8
-
-
-def wrap(value: int, dtype: DType) -> int:
-    """Return *value* wrapped to *dtype*: equal modulo two to the number of its bits."""
-    value &= (1 << dtype.bits) - 1
-    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> dtype.bits - 1 else value
 
 
 @record

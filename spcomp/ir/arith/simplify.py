@@ -9,13 +9,14 @@ from __future__ import annotations
 from operator import is_not
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from spcomp.dtypes import wrap
 from spcomp.ir.access import Load
 from spcomp.ir.arith.alike import Named, pattern
 from spcomp.ir.arith.bounds import Env, Interval, as_env, bounds_of, dtype_range, hull
 from spcomp.ir.arith.fold import RULES
 from spcomp.ir.arith.indexmap import IndexMap
 from spcomp.ir.arith.injectivity import injective
-from spcomp.ir.arith.linear import Algebra, is_integer, key_of, wrap
+from spcomp.ir.arith.linear import Algebra, is_integer, key_of
 from spcomp.ir.arith.memory import are_constant
 from spcomp.ir.arith.proof import coefficient, decide, divides, prove
 from spcomp.ir.axis import Axis, BufferDomain, domain_axes, domain_width

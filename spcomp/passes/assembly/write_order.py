@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
+from spcomp.dtypes import wrap
 from spcomp.errors import LoweringError
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.positions import is_unit, upper_bound
 from spcomp.ir.axis import AnyBuffer, Axis, Flatten, SparseBuffer, domain_axes, domain_width
 from spcomp.ir.coordinate import SpIter
-from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var
+from spcomp.ir.expr import BinOp, Cast, Const, Expr, Var, cast, const
 from spcomp.ir.node import Node
 from spcomp.ir.program import CoordFunc
 from spcomp.ir.rewrite import Rewriter
@@ -139,10 +141,8 @@ class _ExtractInits(Rewriter):
         return it.replace(init=seq(*others) if others else None, body=self.rewrite(it.body))
 
     def _extract(self, it: SpIter, stmt: Stmt) -> None:
-        value = stmt.value if isinstance(stmt, Store) else None
-        while isinstance(value, Cast):
-            value = value.value
-        if not isinstance(stmt, Store) or not isinstance(value, Const):
+        value = _literal(stmt.value) if isinstance(stmt, Store) else None
+        if not isinstance(stmt, Store) or value is None:
             raise LoweringError(
                 f"the init of {it.name!r} does not assign a constant to an assembled buffer",
                 stmt.span or it.span,
@@ -151,6 +151,21 @@ class _ExtractInits(Rewriter):
         if self.starts.setdefault(stmt.buffer, value.value) != value.value:
             message = f"{stmt.buffer.name} starts with two values, and is assembled"
             raise LoweringError(message, stmt.span or it.span)
+
+
+def _literal(value: Expr) -> Const | None:
+    """Return *value* as a literal, if it is one that is cast; what its type cannot hold is none."""
+    if isinstance(value, Const):
+        return value
+    if not isinstance(value, Cast) or (number := _literal(value.value)) is None:
+        return None
+    if number.dtype.is_float and value.dtype.is_integer:
+        if not math.isfinite(number.value):
+            return None
+        whole = const(int(number.value), value.dtype)
+        return whole if wrap(int(number.value), value.dtype) == whole.value else None
+    converted = cast(number, value.dtype)
+    return converted if isinstance(converted, Const) else None
 
 
 def refuse_late_conditions(func: CoordFunc, axes: AbstractSet[Axis]) -> None:
