@@ -247,6 +247,16 @@ def test_a_name_stays_with_its_program() -> None:
     with pytest.raises(ArgumentError, match="spcomp_test::twice is another program already"):
         op("y[i] = 3 * x[i]", name="spcomp_test::twice")
     assert torch.equal(twice(x), 2 * x)
+    text, name = "y[i] = f(x[i])", "spcomp_test::own"
+    ours = [
+        spcomp.compile(text, functions={"f": spcomp.Function(body)}).program
+        for body in (lambda a: a * 2, lambda b: b * 2, lambda a: a * 3, lambda a: a * 2.0)
+    ]
+    own = op(ours[0], name=name)
+    assert op(ours[1], name=name) is own
+    for other in ours[2:]:
+        with pytest.raises(ArgumentError, match="own is another program already"):
+            op(other, name=name)
 
 
 def test_parts_that_are_no_matrix_and_tensors_elsewhere_are_refused() -> None:

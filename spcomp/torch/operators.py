@@ -15,7 +15,7 @@ from spcomp.errors import ArgumentError, SpcompError, expect, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.gradients import Differentiable, is_transformed
 from spcomp.kernels.notation.kernel import NotationKernel
-from spcomp.notation.nodes import Access, accesses
+from spcomp.notation.nodes import Access, Declared, Program, accesses, walk
 from spcomp.notation.prepare import prepare
 from spcomp.notation.vectors import Scattered, with_scatters
 from spcomp.torch.autograd import follow, several
@@ -44,7 +44,7 @@ class Operator:
     def is_like(self, other: Operator) -> bool:
         """Whether *other* computes the same of the same arguments."""
         mine, theirs = (
-            (str(x.kernel.program), x.kernel.formats, x.sparse, x.sizes) for x in (self, other)
+            (_spelled(x.kernel.program), x.kernel.formats, x.sparse, x.sizes) for x in (self, other)
         )
         return mine == theirs
 
@@ -405,6 +405,13 @@ def _everything(kernel: NotationKernel) -> Iterator[Access]:
     """Yield all accesses in the program of *kernel*."""
     for stmt in kernel.program.statements:
         yield from (stmt.target, *accesses(stmt.value))
+
+
+def _spelled(program: Program) -> list[str]:
+    """Return the text of *program*, and what the functions in it do."""
+    terms = (term for stmt in program.statements for term in walk(stmt.value))
+    functions = (f"{x.func}: {x.presence} {x.body}" for x in terms if isinstance(x, Declared))
+    return [str(program), *functions]
 
 
 def _csr(parts: Mapping[str, Any]) -> torch.Tensor:
