@@ -30,6 +30,12 @@ def test_products_where_a_mask_stores_elements() -> None:
     assert torch.autograd.gradcheck(call, (X, Y))
 
 
+def test_queries_of_no_width_attend_to_all_keys() -> None:
+    value = numbers(4, 2)
+    found = st.attention(torch.zeros(3, 0), torch.zeros(4, 0), value, torch.ones(3, 4).to_sparse())
+    assert torch.allclose(found, value.mean(0).expand(3, 2))
+
+
 def gat(x: Any, a: Any, b: Any, edges: Any, slope: float) -> Any:
     """What gat_attention returns, in plain torch, node by node."""
     scores = torch.nn.functional.leaky_relu(a[edges[0]] + b[edges[1]], slope)

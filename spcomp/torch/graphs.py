@@ -131,7 +131,7 @@ def attention(
     check_shape("query", query, (*query.shape[:-1], width))
     check_shape("value", value, (*value.shape[:-2], keys, None))
     check_shape("mask", mask, (query.shape[-2], keys))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale
     has_bias = "float" in str(getattr(mask, "dtype", ""))
     if has_bias and isinstance(mask, np.ndarray | torch.Tensor) and _is_dense(mask):
         raise ArgumentError(
