@@ -201,6 +201,20 @@ def test_lengths_of_segments_add_up_unless_they_need_not() -> None:
     assert found.tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "min", "max"])
+@pytest.mark.parametrize("initial", [0.5, 2.0, float("nan")])
+def test_segments_that_start_with_a_number_are_those_of_torch(reduce: str, initial: float) -> None:
+    lengths, data = torch.tensor([2, 0, 3, 2]), torch.tensor([[1.0, 2, 2, 0, 2, 0.5, 0.5]]).T
+    theirs, ours = (data.double().requires_grad_() for _ in range(2))
+    wanted = torch.segment_reduce(theirs, reduce, lengths=lengths, initial=initial)
+    found = st.segment_reduce(ours, reduce, lengths=lengths, initial=initial)
+    assert torch.allclose(found, wanted, equal_nan=True)
+    if initial == initial:
+        wanted.sum().backward()
+        found.sum().backward()
+        assert torch.allclose(ours.grad, theirs.grad)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -204,20 +204,21 @@ def segment_reduce(
     line = {"min": "smallest", "max": "largest", "mean": "sum"}.get(name, name)
     found = segments.kernel(line)(X=rows.of_src(data), P=pattern)
     if initial is not None:
-        found = _STARTED[name](found, torch.as_tensor(initial, dtype=found.dtype))
+        found = _started(found, torch.as_tensor(initial, dtype=found.dtype), name)
     if name == "mean":
         sizes = segments.counts(pattern)[:, None]
         found = found / (sizes if initial is None else sizes.clamp(min=1))
     return rows.back(found, count)
 
 
-_STARTED = {
-    "sum": torch.add,
-    "mean": torch.add,
-    "mul": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-}
+def _started(found: torch.Tensor, initial: torch.Tensor, reduce: str) -> torch.Tensor:
+    """Return *found*, segments reduced, where they start with *initial*; it gets no gradients."""
+    if reduce in ("sum", "mean"):
+        return found + initial
+    if reduce == "mul":
+        return found * initial
+    beats = initial < found if reduce == "min" else initial > found
+    return torch.where(beats | initial.isnan(), initial, found)
 
 
 @opaque
