@@ -262,6 +262,13 @@ def test_writes_to_bound_and_sparse_tensors_are_seen(torch: Any) -> None:
         assert spcomp.compile("C[i] = 2 * B[i]")(B=array, out=w) is w
 
 
+def test_batches_of_gradients_are_refused_by_name(torch: Any) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = spcomp.compile("y[i] = x[i] * x[i]")(x=x)
+    with pytest.raises(ArgumentError, match="is_grads_batched=True"):
+        torch.autograd.grad(y, x, torch.eye(3), is_grads_batched=True)
+
+
 def test_threads_follow_gradients_at_once(torch: Any) -> None:
     spmm, failures = spcomp.compile(SPMM), []
 

@@ -38,6 +38,11 @@ def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
             hint=f"{has_package}convert it with .float()",
         ) from None
     except RuntimeError as error:
+        if torch._C._functorch.is_legacy_batchedtensor(tensor):  # noqa: SLF001
+            raise ArgumentError(
+                f"argument {who}: stands for a batch, of is_grads_batched=True or vectorize=True",
+                hint="leave that out, or use torch.func.vmap, jacrev or hessian",
+            ) from None
         raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
 
 
