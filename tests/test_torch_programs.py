@@ -288,6 +288,20 @@ def test_what_is_converted_is_computed_in_its_type() -> None:
     both(model, compiled(model), numbers(N, F), w, edges())
 
 
+def test_aggregations_of_rows_without_elements_leave_others_alone() -> None:
+    x, ei, w = numbers(N, F), edges(), numbers(E, 1)
+
+    def model(x: Any, w: Any, first: int, second: int) -> Any:
+        rows = x[ei[0]]
+        sums = (torch.zeros(M, n).index_add(0, ei[1], rows[:, :n] * w) for n in (first, second))
+        return tuple(sums)
+
+    for sizes in ((F, 0), (0, F), (0, 0)):
+        found = compiled(model)(x, w, *sizes)
+        for ours, theirs in zip(found, model(x, w, *sizes), strict=True):
+            assert torch.allclose(ours, theirs)
+
+
 def test_numbers_that_are_all_the_same_stay() -> None:
     def model(x: Any, ei: Any) -> Any:
         halves = torch.full((E, F), 0.5)

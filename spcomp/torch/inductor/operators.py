@@ -68,7 +68,7 @@ def _aggregate(
         origin = _places(source, source_key, rows, source_wraps, "rows that are gathered")
     count = len(filled)
     shapes = _shapes(size, widths, ranks)
-    if not all(map(prod, shapes[:count])):
+    if not any(map(prod, shapes[:count])):
         return [inputs[0].new_zeros(shape) for shape in shapes[:count]]
     tensors = {f"A{n}": x if x.dim() else x[None] for n, x in enumerate(inputs)}
     tensors |= {name: places.sorted(tensors[name]) for name in sorted_inputs(program)}

@@ -106,6 +106,8 @@ class Program:
         *after*: all nodes that need a result of this one.
         """
         made, count = value(found.node), value(found.index.node).shape[0]
+        if any(_is_empty(value(node)) != _is_empty(made) for node in self.results):
+            return None
         if made.dtype != self.dtype or not same((made.shape[0], count), (self.places, self.count)):
             return None
         program = replace(
@@ -373,6 +375,10 @@ def _subs(shape: tuple[Any, ...]) -> Subs:
 
 def _are_known(sizes: Iterable[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
+
+
+def _is_empty(tensor: torch.Tensor) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
 
 
 def _read(buffer: Buffer, subs: Subs) -> str:
