@@ -288,6 +288,15 @@ def test_what_is_converted_is_computed_in_its_type() -> None:
     both(model, compiled(model), numbers(N, F), w, edges())
 
 
+def test_numbers_are_rounded_to_the_type_of_their_tensor() -> None:
+    def model(x: Any, ei: Any) -> Any:
+        rows = x[ei[0]] * torch.full((E, F), 0.1)  # of float32
+        return torch.zeros(M, F, dtype=x.dtype).index_add(0, ei[1], rows)
+
+    x = numbers(N, F, dtype=torch.float64).detach()
+    assert torch.allclose(compiled(model)(x, edges()), model(x, edges()), rtol=0, atol=1e-14)
+
+
 def test_aggregations_of_rows_without_elements_leave_others_alone() -> None:
     x, ei, w = numbers(N, F), edges(), numbers(E, 1)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
 
@@ -84,12 +85,15 @@ def unexpanded(node: Any) -> Any:
 
 
 def constant(node: Any) -> float | None:
-    """Return the number that all elements of *node* are, None if that is not known."""
+    """Return the number that all elements of *node* are, as its type has it; None: not known."""
     node = unexpanded(node)
     if value(node) is None:
         return None
     number = node.args[-1] if node.target in _CONSTANTS else None
-    return float(number) if isinstance(number, (int, float)) else None
+    if not isinstance(number, (int, float)):
+        return None
+    with _disable_current_modes():  # a real tensor
+        return float(torch.tensor(number, dtype=value(node).dtype))
 
 
 def identity(node: Any) -> Any:
