@@ -229,3 +229,22 @@ def test_a_gradient_has_the_layout_of_its_tensor_where_others_ask_for_rows(torch
     kernel(A=a.requires_grad_(), D=d, u=torch.tensor([5.0, 7.0])).sum().backward()
     assert a.grad.layout == a.layout
     torch.testing.assert_close(a.grad.to_dense(), torch.tensor([[5.0, 0, 5], [0, 7, 0]]))
+
+
+@pytest.mark.parametrize("layout", ["sparse_coo", "sparse_csr", "sparse_csc"])
+def test_sparse_tensors_are_written(torch: Any, tmp_path: Any, layout: str) -> None:
+    dense = torch.tensor([[0.0, 2, 0], [1, 0, 3]])
+    spcomp.write(tmp_path / "t.npz", dense.to_sparse(layout=getattr(torch, layout)))
+    assert np.array_equal(spcomp.read(tmp_path / "t.npz").toarray(), dense.numpy())
+    with pytest.raises(ArgumentError, match="got a dense tensor of torch"):
+        spcomp.write(tmp_path / "d.npz", dense)
+
+
+@pytest.mark.dask
+def test_distributed_programs_refuse_tensors_that_require_gradients(torch: Any) -> None:
+    sd = pytest.importorskip("spcomp.dask", reason="needs Dask")
+    matrix = sd.from_scipy(sps.eye_array(4, format="csr"), chunks=2)
+    kernel = spcomp.compile("C[i, k] = A[i, j] * B[j, k]")
+    with pytest.raises(ArgumentError, match=r"argument B: requires gradients(.|\n)*detach"):
+        kernel(A=matrix, B=torch.ones(4, 2, requires_grad=True))
+    assert kernel(A=matrix, B=torch.ones(4, 2)).compute().shape == (4, 2)

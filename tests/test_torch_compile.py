@@ -299,7 +299,29 @@ def test_what_is_not_ours_stays_as_it_was() -> None:
         (
             lambda x, ei: torch.zeros(F, M).index_add(1, ei[1], x[ei[0]].T),
             (numbers(N, F), ei),
-            "for several",
+            "is along dimension 1",
+        ),
+        (
+            lambda x, ei: torch.zeros(N, M).index_put((ei[0], ei[1]), x[ei[0], 0], accumulate=True),
+            (numbers(N, F).detach(), ei),
+            "has indices for several dimensions",
+        ),
+        (
+            lambda x, ei: torch.func.vmap(
+                lambda row: torch.zeros(M).index_add(0, ei[1], row[ei[0]])
+            )(x.T),
+            (numbers(N, F).detach(), ei),
+            "is along dimension 1",
+        ),
+        (
+            lambda x, ei: torch.zeros(M, F).scatter(0, each, x[ei[0]], reduce="add"),
+            (numbers(N, F).detach(), ei),
+            "is scatter with a reduction",
+        ),
+        (
+            lambda x, ei: torch.nn.functional.embedding_bag(ei[0], x, torch.tensor([0, 9])),
+            (numbers(N, F).detach(), ei),
+            "is one function of PyTorch already",
         ),
         (
             lambda x, ei: torch.zeros(M, F).scatter_add(0, each, x[ei[0]]),
@@ -328,6 +350,8 @@ def test_small_and_dense_graphs_stay_and_the_report_says_so() -> None:
     assert str(small).count("is small: 160 numbers") == 2
     assert not st.explain(lambda x: x.relu().sum(), x).replaced
     assert str(st.explain(lambda x: x.relu(), x)) == "graph 1: no aggregation"
+    nothing = str(st.explain(torch.sparse.mm, torch.eye(N).to_sparse(), x))
+    assert nothing.startswith("no graphs: torch.compile took nothing of it")
 
 
 SUM = """

@@ -297,3 +297,15 @@ def test_results_that_are_given_and_what_is_refused() -> None:
     for reduce in ("mean", "max"):
         empty = st.scatter(src[:0], index[:0], 0, dim_size=2, reduce=reduce)
         assert torch.equal(empty, torch.zeros(2, 2).double())
+
+
+def test_a_pair_of_vectors_and_a_trace_get_hints() -> None:
+    with pytest.raises(ArgumentError, match=r"edge_index: got tuple.*\n.*torch.stack"):
+        st.gather_scatter(numbers(7, 2), (EDGES[0], EDGES[1]))
+
+    class Layer(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return st.gather_scatter(x, EDGES)
+
+    with pytest.raises(ArgumentError, match=r"gives no array(.|\n)*spcomp.torch.op"):
+        torch.export.export(Layer(), (numbers(7, 2).detach(),), strict=False)

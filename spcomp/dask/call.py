@@ -140,6 +140,11 @@ def _check(kernel: NotationKernel, prepared: Prepared, named: Mapping[str, Any])
     for name in kernel.arguments:
         if name not in named:
             raise ArgumentError(f"missing argument {name} of {kernel.name}")
+        if getattr(named[name], "requires_grad", False) is True:
+            raise ArgumentError(
+                f"argument {name}: requires gradients, which distributed programs do not follow",
+                hint="give what it holds with .detach()",
+            )
     windowed = [p.name for p in prepared.parts.values() if p.windows]
     windowed += [s.target.name for s in prepared.program.statements if s.target.windows]
     for name in windowed:

@@ -19,6 +19,7 @@ from spcomp.io.read import suffix
 from spcomp.io.replace import replacing
 from spcomp.io.source import memory
 from spcomp.tensors import checks as validate
+from spcomp.tensors.libraries.foreign import is_torch
 from spcomp.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
 
     Args:
         path: Ends in ``.mtx``, ``.tns``, ``.mtx.gz``, ``.tns.gz``, ``.npz``, or ``.bsp.h5``.
-        value: A matrix of scipy.sparse, a coo_array of any rank, or a :class:`spcomp.Tensor`. A
-            ``.mtx`` file takes values of two dimensions, numpy arrays included; ``.bsp.h5`` also
-            takes numpy arrays of one or two.
+        value: A matrix of scipy.sparse, a coo_array of any rank, a :class:`spcomp.Tensor`, or a
+            sparse tensor of torch. A ``.mtx`` file takes values of two dimensions, numpy arrays
+            included; ``.bsp.h5`` also takes numpy arrays of one or two.
 
     ``spcomp.read`` returns the same coordinates and values, stored zeros included; repeated entries
     of a scipy matrix are added up. Text files have float64 or int64 for narrower types (``dtype``
@@ -53,10 +54,25 @@ def write(path: str | os.PathLike[str], value: Any) -> None:
             f"argument path: got {got}, expected a path",
             hint="the path comes first, the value second",
         )
+    value = _of_torch(value) if is_torch(value) else value
     name = str(path)
     kind = suffix(name)
     fill = _PREPARE[kind](value)  # a value is refused before there is a file
     _replace(Path(path), fill, zipped=name.endswith(".gz"))
+
+
+def _of_torch(value: Any) -> Any:
+    """Return *value*, a tensor of torch, as one of scipy or ours; raises ArgumentError."""
+    from spcomp.tensors.convert import convert
+
+    layout = str(value.layout)
+    if layout == "torch.strided":
+        raise ArgumentError(
+            "argument value: got a dense tensor of torch, expected a sparse one",
+            hint="give value.numpy(), which .mtx and .bsp.h5 files take",
+        )
+    like = "csc" if layout == "torch.sparse_csc" else "csr"
+    return convert(value, like if value.ndim == 2 else "csf")
 
 
 def _replace(path: Path, fill: Fill, *, zipped: bool) -> None:
@@ -191,7 +207,8 @@ def _entries_of_scipy(value: Any) -> Entries:
     matrix: Any = value
     if not is_scipy(value) or matrix.ndim != 2:
         raise ArgumentError(
-            f"argument value: got {type(value).__name__}, expected a sparse matrix or a Tensor"
+            f"argument value: got {type(value).__name__}, expected a sparse matrix or"
+            " a spcomp.Tensor"
         )
     matrix = native_scipy(matrix, "value.")
     if matrix.format not in archive.NEEDS:

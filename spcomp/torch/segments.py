@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from spcomp.arrays import Array
-from spcomp.errors import ArgumentError, nearest_or_all
+from spcomp.errors import ArgumentError, expect, nearest_or_all
 from spcomp.kernels.compile import compile as compile_program
 from spcomp.kernels.gradients import is_transformed
 from spcomp.kernels.notation.scatters import rows_of
@@ -159,6 +159,8 @@ def check_numbers(who: str, index: torch.Tensor, count: int) -> None:
 
 def checked_edges(edge_index: torch.Tensor) -> torch.Tensor:
     """Return *edge_index*; raises ArgumentError unless it has two rows."""
+    pair = "torch.stack([source, target])"
+    expect("edge_index", edge_index, torch.Tensor, "a tensor (2, edges)", hint=f"give {pair}")
     if edge_index.dim() != 2 or len(edge_index) != 2:
         got = tuple(edge_index.shape)
         raise ArgumentError(f"argument edge_index: has the shape {got}, expected (2, edges)")

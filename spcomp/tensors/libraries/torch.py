@@ -43,7 +43,11 @@ def array_of(tensor: torch.Tensor, who: str = "x") -> Array:
                 f"argument {who}: stands for a batch, of is_grads_batched=True or vectorize=True",
                 hint="leave that out, or use torch.func.vmap, jacrev or hessian",
             ) from None
-        raise ArgumentError(f"argument {who}: the tensor gives no array: {error}") from None
+        raise ArgumentError(
+            f"argument {who}: the tensor gives no array: {error}",
+            hint="where torch traces, as torch.export does, take an operator:"
+            " spcomp.torch.op(program, name=...)",
+        ) from None
 
 
 def _array(tensor: torch.Tensor) -> Array:

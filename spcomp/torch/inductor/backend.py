@@ -137,7 +137,8 @@ class Explanation:
         for number, findings in enumerate(self.graphs, 1):
             lines.append(f"graph {number}: {'' if findings else 'no aggregation'}".rstrip())
             lines += [f"  {finding}" for finding in findings]
-        return "\n".join(lines) or "no graphs"
+        nothing = "no graphs: torch.compile took nothing of it, such as products of sparse tensors"
+        return "\n".join(lines) or nothing
 
 
 def explain(

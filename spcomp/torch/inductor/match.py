@@ -22,7 +22,14 @@ from spcomp.torch.inductor.shapes import (
 _DTYPES = (torch.float32, torch.float64)
 _REDUCES = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
 _OPEN = {"max": -inf, "min": inf}
-_OTHERS = (aten.index_reduce.default, aten.segment_reduce.default)  # which we leave alone
+_OTHERS = {  # which we leave alone, and why
+    aten.index_reduce.default: "is not among what is looked for",
+    aten.segment_reduce.default: "is not among what is looked for",
+    aten.scatter.reduce: "is scatter with a reduction, not scatter_add or scatter_reduce",
+    aten.scatter.value_reduce: "is scatter with a reduction, not scatter_add or scatter_reduce",
+    aten._embedding_bag.default: "is one function of PyTorch already",  # noqa: SLF001
+    aten._embedding_bag_forward_only.default: "is one function of PyTorch already",  # noqa: SLF001
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ def aggregation_of(node: torch.fx.Node) -> Aggregation | str | None:
     if made.dtype not in _DTYPES or written is None or written.dtype != made.dtype:
         return f"is {str(made.dtype).removeprefix('torch.')}, not float32 or float64"
     if write.index is None:
-        return "has an index for each element, or for several dimensions"
+        return "has an index for each element"
     if value(write.index.node).dtype not in (torch.int64, torch.int32):
         return "has an index that is no integer"
     if not same(written.shape, (*value(write.index.node).shape[:1], *made.shape[1:])):
@@ -92,9 +99,13 @@ def _write(node: torch.fx.Node) -> _Write | str | None:
         base, indices, source, *accumulate = node.args
         if not accumulate or not accumulate[0]:
             return None
-        vector = indices[0] if len(indices) == 1 else None
-        is_vector = value(vector) is not None and value(vector).dim() == 1
-        return _Write(base, Index(vector, wraps=True) if is_vector else None, source)
+        given = [dim for dim, index in enumerate(indices) if index is not None]
+        if len(given) > 1:
+            return "has indices for several dimensions"
+        if given != [0]:
+            return f"is along dimension {given[0]}" if given else None
+        is_vector = value(indices[0]) is not None and value(indices[0]).dim() == 1
+        return _Write(base, Index(indices[0], wraps=True) if is_vector else None, source)
     if node.target in (aten.scatter_add.default, aten.index_add.default):
         base, dim, index, source = node.args
         if node.kwargs.get("alpha", 1) != 1:
@@ -106,7 +117,7 @@ def _write(node: torch.fx.Node) -> _Write | str | None:
             return f"reduces by {reduce}"
         is_included = includes[0] if includes else node.kwargs.get("include_self", True)
         return _along(_Write(base, None, source, _REDUCES[reduce], is_included), dim, index)
-    return "is not among what is looked for" if node.target in _OTHERS else None
+    return _OTHERS.get(node.target)
 
 
 def _along(write: _Write, dim: int, index: Any) -> _Write | str:
