@@ -309,3 +309,15 @@ def test_a_pair_of_vectors_and_a_trace_get_hints() -> None:
 
     with pytest.raises(ArgumentError, match=r"gives no array(.|\n)*spcomp.torch.op"):
         torch.export.export(Layer(), (numbers(7, 2).detach(),), strict=False)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_wide_rows_are_copied_together_before_they_are_read_in_any_order(reduce: str) -> None:
+    src, index = numbers(9, 6), torch.tensor([3, 0, 3, 1, 0, 3])
+    rows = pytest.importorskip("spcomp.torch.shapes").Rows.of(src, index.expand(1, 6), 1)
+    assert rows.adjacent(src).stride() == (9, 1)
+    assert rows.of_src(src).stride() == (1, 6)
+    results = st.scatter(src, index, 1, reduce=reduce), st.scatter(src.T, index, 0, reduce=reduce).T
+    assert torch.equal(*results)
+    one, other = (torch.autograd.grad(y.square().sum(), src)[0] for y in results)
+    assert torch.equal(one, other)

@@ -116,7 +116,7 @@ def _segments(name: str, src: torch.Tensor, places: Places, **more: Any) -> torc
 
 
 def _run(name: str, src: torch.Tensor, places: Places, **more: Any) -> torch.Tensor:
-    rows, numbers = places.rows.of_src(src), places.numbers
+    rows, numbers = places.rows.adjacent(src), places.numbers
     if name != "std":
         largest = segments.kernel("largest")(X=rows.detach(), P=places.pattern())
         # with an infinity a softmax is NaN, as torch's, and the logarithm of a sum is infinite

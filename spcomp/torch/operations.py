@@ -202,7 +202,7 @@ def segment_reduce(
     rows, count = Rows.of(data, offsets, axis), offsets.shape[axis] - 1
     pattern = of_pointers(rows.of_index(offsets), rows.size)
     line = {"min": "smallest", "max": "largest", "mean": "sum"}.get(name, name)
-    found = segments.kernel(line)(X=rows.of_src(data), P=pattern)
+    found = segments.kernel(line)(X=rows.adjacent(data), P=pattern)
     if initial is not None:
         found = _started(found, torch.as_tensor(initial, dtype=found.dtype), name)
     if name == "mean":
@@ -267,12 +267,12 @@ def scattered(
     places = Places.of(src, index, dim, length_along(dim, out, src, dim_size))
     rows, pattern, count = places.rows, places.pattern(), places.count
     if out is None:
-        return _reduced(rows.of_src(src), rows, pattern, reduce, count, elements=elements)
+        return _reduced(rows.adjacent(src), rows, pattern, reduce, count, elements=elements)
     if reduce == "mean":  # what is there already takes part in the sum
-        found, arg = _reduced(rows.of_src(src), rows, pattern, "sum", count)
+        found, arg = _reduced(rows.adjacent(src), rows, pattern, "sum", count)
         sizes = segments.counts(pattern)[:, None].expand(-1, rows.width)
         return out.copy_(divided(out + found, rows.back(sizes, count))), arg
-    found, arg = _reduced(rows.of_src(src), rows, pattern, reduce, count)
+    found, arg = _reduced(rows.adjacent(src), rows, pattern, reduce, count)
     if reduce in ("min", "max"):
         beats = (found < out if reduce == "min" else found > out) | (found.isnan() & ~out.isnan())
         beats &= arg < rows.size
@@ -296,7 +296,7 @@ def segmented(
     rows = Rows.of(src, indptr, leading("indptr", indptr, src))
     pattern = of_pointers(rows.of_index(indptr), rows.size)
     count = indptr.shape[-1] - 1
-    found, arg = _reduced(rows.of_src(src), rows, pattern, reduce, count, elements=elements)
+    found, arg = _reduced(rows.adjacent(src), rows, pattern, reduce, count, elements=elements)
     return result_into(out, found), arg
 
 

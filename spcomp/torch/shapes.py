@@ -10,6 +10,8 @@ import torch
 
 from spcomp.errors import ArgumentError
 
+WIDE = 8  # numbers in a row that is worth a copy
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -52,6 +54,14 @@ class Rows:
         """Return the rows of *src*, or of a tensor of another length along *dim*."""
         moved = src.permute(self._order())
         return moved.reshape(self.copies * src.shape[self.dim], self.width)
+
+    def adjacent(self, src: torch.Tensor) -> torch.Tensor:
+        """Return :meth:`of_src` in the order of memory, for rows that are read in any order.
+
+        Numbers far apart are copied together first; of few in a row that takes longer.
+        """
+        rows = self.of_src(src)
+        return rows if self.width < WIDE or rows.stride(1) == 1 else rows.contiguous()
 
     def of_index(self, at: torch.Tensor) -> torch.Tensor:
         """Return *at*, of which :meth:`of` made this, with a row for each copy of the segments."""
