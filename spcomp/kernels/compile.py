@@ -115,8 +115,7 @@ def compile(  # noqa: A001
         formats: Of index notation: how tensors are stored, by name: names of formats, or Formats.
             By default arguments stay as they are, and results follow the notation's rules.
         semiring: Of index notation: what ``+`` and ``*`` mean; by default ``plus_times``.
-        functions: Of index notation: the user's own, by name.
-        **unknown: Refused.
+        functions: Of index notation: the user's own, by name. **unknown: refused.
 
     Raises:
         SpcompError: The child that fits; ArgumentError for an option that does not exist.
