@@ -58,3 +58,14 @@ def test_gradients_of_a_function_with_a_mask_pass_where_it_has_a_value():
     grad_x, grad_z = spcomp.compile(adjoint)(x=x, z=z, grad_y=np.ones(3))
     np.testing.assert_array_equal(grad_x, [6, 0, 10])
     np.testing.assert_array_equal(grad_z, [2, 0, 6])
+
+
+@pytest.mark.parametrize("base", [0, 2, 0.5, -2])
+def test_gradients_of_the_exponent_of_a_number_are_those_of_pytorch(base):
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([-1.0, 0, 1, 2], dtype=torch.float64, requires_grad=True)
+    text = f"y[i] = ({base}) ** x[i]"
+    spcomp.compile(text)(x=given).sum().backward()
+    own = given.detach().clone().requires_grad_()
+    torch.pow(torch.tensor(float(base), dtype=torch.float64), own).sum().backward()
+    np.testing.assert_allclose(given.grad.numpy(), own.grad.numpy())

@@ -289,3 +289,65 @@ def test_a_name_that_no_argument_has_is_answered_with_arguments_and_results():
     with pytest.raises(ArgumentError, match="unexpected argument Out") as caught:
         spcomp.compile("y[i] = A[i, j] * x[j]")(A=MATRIX, x=np.ones(3), Out=np.ones(3))
     assert caught.value.hint == "its arguments are A, x; out= is for y"
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("text", [f"y[i] = x[i] * {HUGE}", f"y[i] = x[i] if x[i] > {HUGE}"])
+def test_a_literal_that_no_float_holds_is_refused(text):
+    with pytest.raises(SpcompError, match="fit"):
+        spcomp.compile(text)(x=np.ones(3))
+    of_constant = text.replace(HUGE, "a")
+    with pytest.raises(SpcompError, match="fit"):
+        spcomp.compile(of_constant, constants={"a": int(HUGE)})(x=np.ones(3))
+
+
+def test_a_literal_that_no_float_holds_is_refused_in_a_script():
+    text = f"""
+@T.prim_func
+def f(b: T.handle, n: T.int64) -> None:
+    B = T.match_buffer(b, (n,), "float64")
+    for i in T.serial(n):
+        B[i] = {HUGE}
+"""
+    with pytest.raises(ScriptError, match="fit"):
+        spcomp.parse(text)
+
+
+@pytest.mark.parametrize("read", [spcomp.compile, spcomp.parse])
+def test_half_a_character_is_refused(read):
+    with pytest.raises(ScriptError, match="no character"):
+        read("y[i] = x[i]  # \ud800")
+
+
+def test_an_argument_may_be_called_self():
+    x = np.ones(3)
+    kernel = spcomp.compile("y[i] = x[i] * self")
+    np.testing.assert_array_equal(kernel(x=x, self=2), 2 * x)
+    np.testing.assert_array_equal(kernel.bind(self=2)(x=x), 2 * x)
+    np.testing.assert_array_equal(kernel.specialize(x=x, self=2)(x=x, self=2), 2 * x)
+    assert "self" in kernel.explain(x=x, self=2)
+
+
+def test_an_argument_that_a_call_cannot_be_given_is_refused():
+    for text in ("y[i] = out[i] * 2", "y[i] = out * x[i]", "y[out[i]] = x[i]"):
+        with pytest.raises(ScriptError, match="out is what a call is given") as caught:
+            spcomp.compile(text)
+        assert caught.value.span is not None
+    with pytest.raises(ScriptError, match="out is what a call is given"):
+        spcomp.adjoint("y[i] = out[i] * 2", wrt="out")
+    x, y = np.ones(3), np.ones(3)
+    np.testing.assert_array_equal(spcomp.compile("out[i] = x[i] * 2")(x=x), 2 * x)
+    assert spcomp.compile("out[i] += x[i] * 2")(x=x, out=y) is y
+    np.testing.assert_array_equal(y, 3 * x)
+    number = spcomp.compile("y[i] = x[i] * out", constants={"out": 3})
+    np.testing.assert_array_equal(number(x=x), 3 * x)
+    adjoint = spcomp.adjoint("out[i] = exp(x[i])\nz[i] = out[i] * out[i]", wrt="x")
+    found = spcomp.compile(adjoint)(x=x, grad_z=np.ones(3))
+    np.testing.assert_allclose(found, 2 * np.exp(2 * x))
+
+
+def test_a_tensor_that_is_assigned_twice_has_no_adjoint():
+    with pytest.raises(ScriptError, match="C is assigned twice"):
+        spcomp.adjoint("C[i] = x[i] * 2; C[i] = y[i] * 3", wrt=["x", "y"])

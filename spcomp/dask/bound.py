@@ -33,7 +33,7 @@ class BoundCall(Bound):
         self._seen: set[Any] = set()
         self._touches: dict[Any, Any] = {}
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Return the results, as collections; raises SpcompError as the kernel does."""
         call = Call.of(self._kernel, out, self._with_bound(named), self._touched)
         results = [call.operands[name] for name in call.prepared.results]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -182,9 +183,12 @@ def folds(values: Sequence[Value]) -> bool:
 
 
 def fits(value: float, dtype: DType) -> bool:
-    """Say whether *dtype* holds the Python number *value*; every float type holds every number."""
+    """Say whether *dtype* holds the Python number *value*.
+
+    Every float type holds every number but integers beyond Python's floats.
+    """
     if dtype.is_float:
-        return True
+        return isinstance(value, float) or abs(value) <= sys.float_info.max
     if isinstance(value, float):
         return False
     if dtype.kind == "bool":

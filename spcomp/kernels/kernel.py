@@ -83,7 +83,7 @@ class Kernel(Runnable):
         with refuse_deep_nests(LoweringError):
             return cls(Compiled.of(program, options, may_wait=may_wait), options, program)
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns."""
         try:
             if DOORS and (door := door_of(named.values())) is not None:
@@ -110,7 +110,7 @@ class Kernel(Runnable):
         return self._face.takes(name)
 
     @front_door
-    def bind(self, **named: Any) -> BoundKernel:
+    def bind(self, /, **named: Any) -> BoundKernel:
         """Return a callable that takes the rest of the arguments, with *named* fixed.
 
         Their index arrays are copied and checked now, never again. Values are kept by reference:
@@ -146,7 +146,7 @@ class Kernel(Runnable):
             operand = TransposedOperand(bound, transpose)
         return BoundKernel(self, frame, steady, operand)
 
-    def specialize(self, **named: Any) -> Kernel:
+    def specialize(self, /, **named: Any) -> Kernel:
         """Return the Kernel that a call with arguments like these runs; compiled if need be.
 
         It has the sizes compiled in that the arguments say, and steps that suit the rows of the
@@ -188,7 +188,7 @@ class Kernel(Runnable):
         return call.comparison() if compare else call.result(stage)
 
     @front_door
-    def profile(self, *, repeat: int = 10, **named: Any) -> Profile:
+    def profile(self, /, *, repeat: int = 10, **named: Any) -> Profile:
         """Return the time of each phase, and of each nest of loops, of a call with *named*.
 
         Times are medians of *repeat* calls on copies of the arguments. Raises ArgumentError.
@@ -209,7 +209,7 @@ class Kernel(Runnable):
             frame.take(name, arg, verify=True)
         return frame
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return the signature, the schedule steps by function, and what a GPU launches.
 
         With arguments *named*, they are those of the version that a call with them runs, and what
@@ -408,7 +408,7 @@ class BoundKernel(Bound):
         )
         self._tensors = tuple(filter(is_torch, written))
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
         for tensor in self._tensors:
             bridge().note_write(tensor)

@@ -58,19 +58,19 @@ class Runnable(ABC):
         return super().__new__(cls)
 
     @abstractmethod
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program; raises ArgumentError for arguments that it cannot take."""
 
     @abstractmethod
-    def bind(self, **named: Any) -> Runnable:
+    def bind(self, /, **named: Any) -> Runnable:
         """Return a callable that takes the rest of the arguments, with *named* fixed."""
 
     @abstractmethod
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
 
     @abstractmethod
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* if there are any."""
 
     @property
@@ -89,7 +89,7 @@ class Runnable(ABC):
 
     chooses: ClassVar[bool] = False  # whether the arguments of a call decide which kernel runs
 
-    def choose(self, **named: Any) -> Runnable:  # noqa: ARG002
+    def choose(self, /, **named: Any) -> Runnable:  # noqa: ARG002
         """Return the kernel that is chosen for a call with *named*; this one if none is."""
         return self
 
@@ -161,7 +161,7 @@ class Runnable(ABC):
         """
         return "\n".join(kernel.source(kind) for kernel in self.kernels())
 
-    def explore(self, path: str | os.PathLike[str] | None = None, **named: Any) -> Explorer:
+    def explore(self, /, path: str | os.PathLike[str] | None = None, **named: Any) -> Explorer:
         """Return a page with all stages side by side, linked line by line; see docs/explorer.md.
 
         A notebook shows it. With *path* it is written there, too, as one file of HTML. With
@@ -196,7 +196,7 @@ class Runnable(ABC):
         return found if compare else call.deliver(found)
 
     @front_door
-    def profile(self, *, repeat: int = 10, **named: Any) -> Any:
+    def profile(self, /, *, repeat: int = 10, **named: Any) -> Any:
         """Return the time of each phase, and of each nest of loops, of a call with *named*.
 
         Times are medians of *repeat* calls on copies of the arguments. Raises ArgumentError, also
@@ -278,15 +278,15 @@ class Bound(Runnable):
             if name in self.arguments:
                 raise ArgumentError(f"argument {name}: is bound already")
 
-    def bind(self, **named: Any) -> Runnable:
+    def bind(self, /, **named: Any) -> Runnable:
         """Return a callable that takes the rest of the arguments, with *named* fixed, too."""
         return self.kernel.bind(**self._with_bound(named))
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         return self.kernel.specialize(**self._with_bound(named))
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* and the bound ones."""
         return self.kernel.explain(**self._with_bound(named))
 

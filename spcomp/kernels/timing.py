@@ -56,7 +56,7 @@ class Evaluator:
     number: int
     repeat: int
 
-    def __call__(self, *args: Any, **named: Any) -> Timing:
+    def __call__(self, /, *args: Any, **named: Any) -> Timing:
         """Return the times of calls with these arguments, after one that is not timed.
 
         Results that are collections of Dask are computed in each.

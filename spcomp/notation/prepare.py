@@ -102,6 +102,17 @@ def prepare(program: Program) -> Prepared:
     )
 
 
+def refuse_out(program: Program) -> None:
+    """Raise ScriptError if *program* reads an argument that a call cannot be given: ``out``."""
+    prepared = prepare(program)
+    if "out" not in prepared.arguments or "out" in prepared.targets:
+        return
+    terms = (t for s in program.statements for t in (*walk(s.value), *children(s.target)))
+    found = next(t for t in terms if isinstance(t, (Access, Scalar)) and t.name == "out")
+    hint = "call the argument something else"
+    raise ScriptError("out is what a call is given to write results to", found.at, hint=hint)
+
+
 def as_accesses(term: Expr, targets: frozenset[str]) -> Expr:
     """Return *term* with the names that statements assign as accesses, not arguments."""
     if isinstance(term, Scalar) and term.name in targets:

@@ -42,6 +42,11 @@ class Text:
 def parse_text(source: str) -> tuple[Text, ast.Module]:
     """Return *source* as Python syntax; raises ScriptError if it is not."""
     source = "\n".join(line.strip() for line in source.strip().splitlines())
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        sign = source[error.start]
+        raise ScriptError(f"the text has {sign!r}, which is no character") from None
     file = f"<notation {blake2b(source.encode(), digest_size=4).hexdigest()}>"
     linecache.cache[file] = (len(source), None, [f"{s}\n" for s in source.splitlines()], file)
     text = Text(source, file)

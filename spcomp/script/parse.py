@@ -88,6 +88,11 @@ def parse_source(text: str, filename: str) -> list[Program]:
     Only decorated functions and classes are read, and numbers assigned to names; nothing is run.
     Raises ScriptError or FormatError at the wrong line of *filename*.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = Span(filename, text.count("\n", 0, error.start) + 1)
+        raise ScriptError(f"the text has {text[error.start]!r}, no character", place) from None
     with refuse_deep_nests(ScriptError):
         return _programs(text, filename)
 

@@ -87,6 +87,15 @@ def power(f: Algebra, g: Any, x: Any, exponent: float) -> Any:
     return g * exponent * f.pow(x, exponent - 1)
 
 
+def exponential(f: Algebra, g: Any, base: float, y: Any) -> Any:
+    """Return the gradient of the exponent of ``base ** y``, where *base* is a number."""
+    if base > 0:
+        return g * f.pow(base, y) * math.log(base)
+    if base == 0:
+        return f.where(y >= 0, 0, -(g * f.pow(base, y)))
+    return g * f.pow(base, y) * f.log(y * 0 + base)
+
+
 def of_extreme(f: Algebra, g: Any, wins: Any, ties: Any) -> Any:
     """Return the gradient of a term of a minimum or maximum: the *ties* that it *wins* share it."""
     return f.where(wins, g / ties, 0)

@@ -11,6 +11,7 @@ from spcomp.kernels.protocol import COMPILED, Runnable
 from spcomp.notation.adjoint.adjoint import Adjoint, adjoint_of
 from spcomp.notation.nodes import Program
 from spcomp.notation.objects import Function, Symbol, as_program, with_numbers
+from spcomp.notation.prepare import refuse_out
 from spcomp.notation.semiring import ORDINARY
 from spcomp.notation.subscripts import is_subscripts, statement_of
 from spcomp.passes.adjoint.adjoint import script_adjoint
@@ -61,4 +62,6 @@ def adjoint(
         raise ArgumentError(f"argument program: got {type(program).__name__}", hint=hint)
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}), ORDINARY)
-        return adjoint_of(with_numbers(notation, constants or {}), names)
+        notation = with_numbers(notation, constants or {})
+        refuse_out(notation)
+        return adjoint_of(notation, names)

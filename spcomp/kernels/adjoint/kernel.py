@@ -73,7 +73,7 @@ class AdjointKernel(Runnable):
         """The names of the arguments that a call may need, without saved values."""
         return self.adjoint.arguments
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Return the gradients; raises ArgumentError."""
         if args:
             raise ArgumentError(
@@ -99,7 +99,7 @@ class AdjointKernel(Runnable):
         results = tuple(adjoint.names[name] for name in adjoint.wrt)
         return Differentiable(self.name, results, self._formats, self.options, adjoint.again)
 
-    def bind(self, **named: Any) -> Bound:
+    def bind(self, /, **named: Any) -> Bound:
         """Return a callable that takes the rest of the arguments, with these fixed.
 
         Raises ArgumentError, also for ``calls=`` and ``inspect=``.
@@ -112,7 +112,7 @@ class AdjointKernel(Runnable):
         self._check_names(named)
         return BoundAdjoint(self, named)
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         version = self.version(named)
         kernel: Runnable = version.kernel.specialize(**version.arguments(named, self._columns))
@@ -127,7 +127,7 @@ class AdjointKernel(Runnable):
         more = version.lengths(self.adjoint, named, sizes)
         return InnerCall(version.kernel, {**arguments, **more}, version.narrow)
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return the gradients, what is saved and recomputed; for arguments, also their kernel."""
         if not named:
             return self.adjoint.explain()
@@ -283,7 +283,7 @@ class BoundAdjoint(Bound):
         self._columns = Columns()
         self._bound: dict[Version, Any] = {}
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Return the gradients; raises ArgumentError."""
         sizes = dict(named.pop("sizes", None) or {})
         everything = self._with_bound(named)

@@ -86,7 +86,7 @@ class BoundBeside(Bound):
         self.beside, self.inner = beside, inner
         self._converted, self._named = converted, named
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
         self.refuse_bound(named)
         face, kernel = self.beside.face, self.inner.kernel
@@ -97,7 +97,7 @@ class BoundBeside(Bound):
         self._join_parts(frame, parts)
         return collect(frame, result_wraps(frame, {}), {})
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the Kernel over the parts: calls make their other arrays, so it is the same."""
         self.refuse_bound(named)
         return self.inner.kernel

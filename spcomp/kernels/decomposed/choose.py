@@ -86,19 +86,19 @@ class ChoosingKernel(Runnable):
         self._latest: FormatKernel | None = None
         self._lock = Lock()
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
         return self.choose(**named)(*args, out=out, **named)
 
-    def bind(self, **named: Any) -> Bound:
+    def bind(self, /, **named: Any) -> Bound:
         """Return a callable for the other arguments; matrices are converted, and copied."""
         return self.choose(**named).bind(**named)
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the Kernel over the parts that a call with arguments like these runs."""
         return self.choose(**named).specialize(**named)
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return the formats chosen for arguments like *named*, or chosen last, and the steps."""
         return (self.choose(**named) if named else self.latest).explain(**named)
 

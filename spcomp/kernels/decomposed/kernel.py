@@ -151,7 +151,7 @@ class FormatKernel(Runnable):
         """Return *program* compiled; raises SpcompError."""
         return cls(program, Kernel.of(program.func, options))
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; returns as the Kernel does. Raises ArgumentError."""
         if args:
             raise ArgumentError(
@@ -163,7 +163,7 @@ class FormatKernel(Runnable):
         formatted = {name: named.pop(name) for name in self.program.formats if name in named}
         return self._bound(formatted)(out=out, **named)
 
-    def bind(self, **named: Any) -> Bound:
+    def bind(self, /, **named: Any) -> Bound:
         """Return a callable for the other arguments; matrices are converted, and copied."""
         if (inspection := Inspection.take(named, self.kernel.takes)) is not None:
             inspection.bound(self, named)  # which refuses: formats are decided
@@ -197,7 +197,7 @@ class FormatKernel(Runnable):
         bound = kernel.bind(**arguments, **_agree(sizes, named))
         return BoundFormats(self, bound, sizes, {**matrices, **named})
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the Kernel over the parts that a call with arguments like these runs.
 
         It has the sizes compiled in that the arguments say. Raises ArgumentError.
@@ -213,7 +213,7 @@ class FormatKernel(Runnable):
         rest = {name: arg for name, arg in named.items() if name not in formatted}
         return self._bound(formatted).inner_call(rest)
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return the formats, and the signature and steps of the Kernel over the parts."""
         kernel = self.specialize(**named) if named else self.kernel
         formats = "".join(
@@ -308,7 +308,7 @@ class BoundFormats(Bound):
         self.inner, self._sizes = inner, sizes
         self._straight = inner.only_calls
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
         if self._straight is not None:
             result = self._straight.learned(out, named)
@@ -332,7 +332,7 @@ class BoundFormats(Bound):
         """Return the Kernel over the parts that calls run."""
         return (self.inner.kernel,)
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the Kernel over the parts that a call with arguments like these runs."""
         self.refuse_bound(named)
         return self.inner.specialize(**_agree(self._sizes, named, add=False))

@@ -57,7 +57,7 @@ class BoundNotation(Bound):
         path = bound.fast_path = FastPath(runner, bound)
         self._fast = None if bound.has_torch or self._repeats is not None else path.run
 
-    def __call__(self, *, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the kernel does."""
         try:
             if self._fast is not None:
@@ -79,7 +79,7 @@ class BoundNotation(Bound):
             out, named = with_named_outputs(out, named, self._runner.outputs)
         return self._runner.call(out, named, self._bound)
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* and the bound ones.
 
         Without any, for those of the last call; raises ArgumentError if there was none.
@@ -98,7 +98,7 @@ class BoundNotation(Bound):
             hint="call it first, or give the arguments here",
         )
 
-    def specialize(self, **named: Any) -> Any:
+    def specialize(self, /, **named: Any) -> Any:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         call = self._tuned_call(named)
         if call is None or not call.kernel.chooses:

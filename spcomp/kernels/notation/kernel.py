@@ -87,7 +87,7 @@ class NotationKernel(Runnable):
         """For how many kinds of arguments it was compiled."""
         return len(self._runner.versions)
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program; the class says what it takes and returns. Raises ArgumentError."""
         if args:
             raise ArgumentError(
@@ -106,7 +106,7 @@ class NotationKernel(Runnable):
         except SpcompError as error:
             raise outside(error)  # noqa: B904 (it is the same error)
 
-    def plan(self, **named: Any) -> Any:
+    def plan(self, /, **named: Any) -> Any:
         """Return what a call with distributed arguments does, as a value that prints.
 
         docs/dask.md says what else it takes. Raises ArgumentError if no argument is distributed.
@@ -117,7 +117,7 @@ class NotationKernel(Runnable):
             f"{self.name}: no argument is distributed", hint="explain(...) says what is decided"
         )
 
-    def bind(self, **named: Any) -> Bound:
+    def bind(self, /, **named: Any) -> Bound:
         """Return a callable that takes the rest of the arguments, with these fixed.
 
         Index arrays are copied now: no call sees later changes of them. The first call with
@@ -159,7 +159,7 @@ class NotationKernel(Runnable):
         """
         return self._runner.operands(named, sizes)
 
-    def specialize(self, **named: Any) -> Any:
+    def specialize(self, /, **named: Any) -> Any:
         """Return the kernel that a call with arguments like these runs; compiled if need be.
 
         It is a Kernel, or one over formats, and takes these arguments.
@@ -188,7 +188,7 @@ class NotationKernel(Runnable):
             raise ArgumentError(f"{self.name} assigns parts of arrays, around its program")
         return call
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return what was decided, and why: statements, formats, domains, loops.
 
         For arguments like *named*; without any, for those of the last call.

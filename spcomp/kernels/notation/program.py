@@ -11,6 +11,7 @@ from spcomp.compiler.backends import backend_of
 from spcomp.errors import ScriptError, expect, refuse_deep_nests
 from spcomp.kernels.notation.kernel import NotationKernel
 from spcomp.notation.objects import Function, as_program, with_numbers
+from spcomp.notation.prepare import refuse_out
 from spcomp.notation.semiring import ORDINARY, Semiring, as_semiring
 
 if TYPE_CHECKING:
@@ -35,5 +36,6 @@ def compile_notation(
     with refuse_deep_nests(ScriptError):
         notation = as_program(program, dict(functions or {}), meaning)
         notation = with_numbers(notation, options.constants)
+        refuse_out(notation)
         options = replace(options, constants={})
         return NotationKernel(notation, formats or {}, meaning, options)

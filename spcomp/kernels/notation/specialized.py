@@ -26,19 +26,19 @@ class SpecializedKernel(Runnable):
     def __init__(self, notation: Runnable, kernel: Runnable) -> None:
         self._notation, self.kernel = notation, kernel
 
-    def __call__(self, *args: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **named: Any) -> Any:
         """Run the program on arguments by name, as ``notation`` does. Raises ArgumentError."""
         return self._notation(*args, out=out, **named)
 
-    def bind(self, **named: Any) -> Runnable:
+    def bind(self, /, **named: Any) -> Runnable:
         """Return a callable that takes the rest of the arguments, with *named* fixed."""
         return self._notation.bind(**named)
 
-    def specialize(self, **named: Any) -> Runnable:
+    def specialize(self, /, **named: Any) -> Runnable:
         """Return the kernel that a call with arguments like these runs; compiled if need be."""
         return self._notation.specialize(**named)
 
-    def explain(self, **named: Any) -> str:
+    def explain(self, /, **named: Any) -> str:
         """Return what was decided, and why, for arguments like *named* if there are any."""
         return self._notation.explain(**named) if named else self.kernel.explain()
 

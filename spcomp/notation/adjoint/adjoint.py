@@ -220,9 +220,14 @@ def adjoint_of(program: Program, wrt: Sequence[str]) -> Adjoint:
 
 
 def _check_order(program: Program) -> None:
-    """Raise ScriptError for a tensor that is read, and added to afterwards."""
+    """Raise ScriptError for a tensor assigned twice, or read, and added to afterwards."""
     read: set[str] = set()
+    assigned: set[str] = set()
     for stmt in program.statements:
+        if stmt.target.name in assigned and not stmt.accumulates:
+            where = stmt.at or stmt.target.at
+            raise ScriptError(f"{stmt.target.name} is assigned twice", where)
+        assigned.add(stmt.target.name)
         if stmt.target.name in read:
             raise ScriptError(
                 f"{stmt.target.name} is added to after it was read, so no adjoint is derived",

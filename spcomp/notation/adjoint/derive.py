@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spcomp.errors import ScriptError
-from spcomp.ir.analysis.derivatives import RULES, of_extreme, of_product, power
+from spcomp.ir.analysis.derivatives import RULES, exponential, of_extreme, of_product, power
 from spcomp.notation.adjoint.terms import (
     TRUE,
     ZERO,
@@ -260,6 +260,8 @@ class Backward:
                 part = g
             elif name == "pow" and isinstance(exponent, Number):
                 part = power(Functions(), g, Value(args[0]), exponent.value)
+            elif name == "pow" and isinstance(args[0], Number):
+                part = exponential(Functions(), g, args[0].value, Value(exponent))
             else:
                 part = RULES[name](Functions(), g, *map(Value, args))[at]
             if part is not None:
