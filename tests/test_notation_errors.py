@@ -315,6 +315,27 @@ def f(b: T.handle, n: T.int64) -> None:
         spcomp.parse(text)
 
 
+@pytest.mark.parametrize("number", ["9**9**9", "1 << 9**9", "10 ** 10000", "(-9) ** 9**9"])
+def test_a_literal_that_takes_long_to_compute_is_refused(number):
+    with pytest.raises(ScriptError, match="more than 4096 bits") as caught:
+        spcomp.compile(f"y[i] = x[i] * ({number})")(x=np.ones(3))
+    assert caught.value.span is not None
+    text = f"""
+@T.prim_func
+def f(b: T.handle, n: T.int64) -> None:
+    B = T.match_buffer(b, (n,), "float64")
+    for i in T.serial(n):
+        B[i] = {number}
+"""
+    with pytest.raises(ScriptError, match="more than 4096 bits"):
+        spcomp.parse(text)
+
+
+def test_powers_of_literals_are_computed():
+    found = spcomp.compile("y[i] = x[i] * (2.0 ** 1000 / 2 ** 999 + 1 ** 10 ** 1000)")(x=np.ones(3))
+    np.testing.assert_array_equal(found, [3, 3, 3])
+
+
 @pytest.mark.parametrize("read", [spcomp.compile, spcomp.parse])
 def test_half_a_character_is_refused(read):
     with pytest.raises(ScriptError, match="no character"):

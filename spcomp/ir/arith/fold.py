@@ -49,6 +49,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "fma": lambda a, b, c: a * b + c,
     "popcount": int.bit_count,
 }
+_MOST_BITS = 4096  # of an integer that is computed of literals
 _SAME = (
     *(math.exp, math.exp2, math.expm1, math.log, math.log2, math.log10, math.log1p, math.sqrt),
     *(math.cbrt, math.erf, math.hypot, math.isnan, math.isinf),
@@ -61,6 +62,8 @@ RULES |= {rule.__name__: rule for rule in _SAME}
 def fold(op: str, values: Sequence[Value]) -> Value:
     """Return *op* of literals; raises ValueError where Python refuses to compute it."""
     numbers = [value.expr.value for value in values if isinstance(value.expr, Const)]
+    if _is_large(op, numbers):
+        raise ValueError(f"{_text(op, numbers)} has more than {_MOST_BITS} bits")
     try:
         result = RULES[op](*numbers)
     except (ArithmeticError, ValueError, TypeError) as error:
@@ -68,6 +71,16 @@ def fold(op: str, values: Sequence[Value]) -> Value:
     if not isinstance(result, bool | int | float):
         raise ValueError(f"{_text(op, numbers)} is no real number")  # noqa: TRY004
     return literal(result)
+
+
+def _is_large(op: str, numbers: Sequence[float]) -> bool:
+    """Whether *op* of *numbers* is an integer of more than _MOST_BITS bits, which takes long."""
+    match op, numbers:
+        case "pow", (int(base), int(exponent)):
+            return abs(base) > 1 and (abs(base).bit_length() - 1) * exponent >= _MOST_BITS
+        case "<<", (int(value), int(count)):
+            return value != 0 and value.bit_length() + count > _MOST_BITS
+    return False
 
 
 def _text(op: str, numbers: Sequence[float]) -> str:
