@@ -60,6 +60,16 @@ def test_gradients_of_a_function_with_a_mask_pass_where_it_has_a_value():
     np.testing.assert_array_equal(grad_z, [2, 0, 6])
 
 
+@pytest.mark.parametrize("text", ["C[i,j] = A[i,j] * A[j,i]", "s = A[i,j] * A[j,i]"])
+def test_a_gradient_has_the_pattern_of_an_operand_that_is_read_transposed(text):
+    a = np.array([[1.0, 2, 0], [0, 3, 4], [5, 0, 0]])
+    A = sps.csr_array(a)
+    given = {"grad_C": np.ones((3, 3))} if text[0] == "C" else {"grad_s": 1.0}
+    found = spcomp.compile(spcomp.adjoint(text, wrt="A"))(A=A, **given)
+    np.testing.assert_array_equal(found.indices, A.indices)
+    np.testing.assert_array_equal(found.toarray(), np.where(a, 2 * a.T, 0))
+
+
 @pytest.mark.parametrize("base", [0, 2, 0.5, -2])
 def test_gradients_of_the_exponent_of_a_number_are_those_of_pytorch(base):
     torch = pytest.importorskip("torch")

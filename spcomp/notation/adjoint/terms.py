@@ -9,7 +9,7 @@ from typing import Any
 
 from spcomp.dtypes import dtype
 from spcomp.ir.analysis.derivatives import FLAT
-from spcomp.notation.algebra import ALWAYS, presence, rebuilt
+from spcomp.notation.algebra import ALWAYS, keep, leaves, presence, rebuilt
 from spcomp.notation.nodes import (
     TYPES,
     Access,
@@ -137,8 +137,10 @@ def everywhere(term: Expr, access: Access, dense: Collection[str] = ()) -> Expr:
 
     *dense*: the tensors that store every element.
     """
-    names = frozenset(t.name for t in walk(term) if isinstance(t, Access)) - {access.name, *dense}
-    if presence(term, names) == ALWAYS and not is_filtered(term):
+    names = frozenset(t.name for t in walk(term) if isinstance(t, Access)) - {*dense}
+    formula = presence(term, names)
+    absent = keep(formula, frozenset(leaves(formula)) - {access})
+    if absent == ALWAYS and not is_filtered(term):
         return term
     return Op("+", (term, ZERO))
 
