@@ -1,4 +1,4 @@
-"""Steps leave what a program computes as it is, or are refused: values that outlive an iteration."""
+"""Steps keep what a program computes, or are refused: values that outlive an iteration."""
 
 from __future__ import annotations
 

@@ -109,13 +109,13 @@ def compile(  # noqa: A001
         fast_math: Whether floats may be added and multiplied in another order than written. By
             default they are not, but ``a * b + c`` may be rounded once.
         debug: Whether code and failures name lines of the source; by default as ``SPCOMP_DEBUG``.
-        tuned: Whether calls do what ``spcomp.tune`` found to be fastest for their matrices, or ones
-            like them; ``explain`` says what that is. A Store, or its path, in place of the user's.
-            By default what ``SPCOMP_TUNED`` says, 0 or 1.
+        tuned: Whether calls do what ``spcomp.tune`` found to be fastest, which ``explain`` says; a
+            Store, or its path, in place of the user's. By default as ``SPCOMP_TUNED``, 0 or 1.
         formats: Of index notation: how tensors are stored, by name: names of formats, or Formats.
             By default arguments stay as they are, and results follow the notation's rules.
         semiring: Of index notation: what ``+`` and ``*`` mean; by default ``plus_times``.
-        functions: Of index notation: the user's own, by name. **unknown: refused.
+        functions: Of index notation: the user's own, by name.
+        **unknown: Refused.
 
     Raises:
         SpcompError: The child that fits; ArgumentError for an option that does not exist.
