@@ -160,3 +160,27 @@ def test_names_of_slices_are_not_names_of_indices():
             spcomp.compile(text)
     with pytest.raises(ScriptError, match=r"_\d is the name of the index of a slice"):
         spcomp.symbols("A")[:, spcomp.indices("_1")]
+
+
+def test_functions_of_numpy_are_those_of_the_same_meaning():
+    x, y = spcomp.symbols("x y")
+    a, b = np.array([1.0, -2, 3]), np.array([2.0, -3, 3])
+    for ufunc in (np.maximum, np.minimum, np.arctan2, np.hypot, np.multiply, np.less_equal):
+        z = spcomp.symbols("z")
+        z[i] = ufunc(x[i], y[i]) * np.float64(2)
+        np.testing.assert_allclose(spcomp.compile(z)(x=a, y=b), ufunc(a, b) * 2, rtol=1e-14)
+    for ufunc in (np.exp, np.abs, np.negative, np.rint, np.sin):
+        z = spcomp.symbols("z")
+        z[i] = np.float32(2) - ufunc(x[i])
+        np.testing.assert_allclose(spcomp.compile(z)(x=a), 2 - ufunc(a), rtol=1e-14)
+    assert str(np.maximum(x[i], 0)) == str(N.maximum(x[i], 0))
+
+
+def test_functions_of_numpy_that_have_no_meaning_are_refused():
+    x = spcomp.symbols("x")
+    with pytest.raises(ScriptError, match="numpy's sign has no meaning in index notation"):
+        np.sign(x[i])
+    with pytest.raises(ScriptError, match="ndarray has no meaning"):
+        np.ones(3) * x[i]
+    with pytest.raises(ScriptError, match="takes values of index notation alone"):
+        np.add(x[i], 1, out=np.ones(3))

@@ -37,6 +37,19 @@ from spcomp.notation.parse import ARITY, EXTREMES, parse
 from spcomp.notation.semiring import Semiring
 from spcomp.notation.windows import IndexSet, Window
 
+# fmt: off
+_NUMPY_OPERATORS = {
+    "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "floor_divide": "//",
+    "remainder": "%", "left_shift": "<<", "right_shift": ">>", "negative": "neg",
+    "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "invert": "~",
+    "logical_and": "and", "logical_or": "or", "logical_not": "not",
+    "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
+    "equal": "==", "not_equal": "!=",
+}
+# fmt: on
+_NUMPY_FUNCTIONS = {NUMPY_NAMES.get(name, name): name for name in (*CALLS, *EXTREMES)}
+_NUMPY_FUNCTIONS |= {"absolute": "abs", "power": "pow", "bitwise_count": "popcount"}
+
 
 @dataclass(frozen=True, slots=True)
 class Function:
@@ -121,6 +134,20 @@ class Value:
 
     def __rpow__(self, other: Any) -> Value:
         return Value(Call("pow", (unwrap(other), self.term)))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **options: Any) -> Value:
+        """Return what numpy's *ufunc* means in index notation; raises ScriptError."""
+        name = ufunc.__name__
+        if method != "__call__" or options:
+            raise ScriptError(f"numpy's {name} takes values of index notation alone")
+        if (op := _NUMPY_OPERATORS.get(name)) is not None:
+            return Value(Op(op, tuple(map(unwrap, args))))
+        if (func := _NUMPY_FUNCTIONS.get(name)) is None:
+            raise ScriptError(
+                f"numpy's {name} has no meaning in index notation",
+                hint="spcomp.notation has the functions that can be used",
+            )
+        return call(func, *args)
 
     def masked(self, cond: Any) -> Value:
         """Return this where *cond* holds: ``value if cond``."""
