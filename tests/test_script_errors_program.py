@@ -39,6 +39,16 @@ from tests.script_helpers import body, cases, check_error
     ("X = T.match_buffer(«I, (n,))", "I is not a handle", ""),
     ("X = T.match_sparse_buffer(ptr, (I, «m))", "m is a scalar, not an axis", ""),
     ("X = T.match_sparse_buffer(ptr, (I,), 'float32', scope=«3)", "a scope is a string", ""),
+    (
+        "X = T.match_sparse_buffer(ptr, (I,), 'uint8', fill=«300)",
+        "fill is 300, which is no uint8",
+        "",
+    ),
+    (
+        "X = T.match_sparse_buffer(ptr, (I,), 'int32', fill=«2.7)",
+        "fill is 2.7, which is no int32",
+        "",
+    ),
     ("X = T.match_buffer(ptr, (n, m), strides=«(1,))", "X needs a stride per dimension", ""),
     ("T.assume_buffer_domain(B, «[0])", "a domain is [low, high]", ""),
     ("«T.match_buffer(ptr, (n,))", "T.match_buffer has no meaning here", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from spcomp.errors import FormatError
@@ -21,12 +22,14 @@ from spcomp.ir.axis import (
     Union,
 )
 from spcomp.ir.expr import Expr, Var
+from spcomp.ir.promotion import fits
 from spcomp.ir.visitor import walk
 from spcomp.script.scope import is_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spcomp.dtypes import DType
     from spcomp.script.parse_expr import Expressions
 
 AXES = frozenset({"dense_fixed", "dense_variable", "sparse_fixed", "sparse_variable"})
@@ -264,11 +267,19 @@ class Declarations:
         if conflict is not None:
             raise self.ctx.error(call, conflict.message, hint=conflict.hint, kind=FormatError)
         if "fill" in args:
-            options["fill"] = self.ex.number(args["fill"])
+            options["fill"] = self._fill(args["fill"], dtype)
         if "extra_storage" in args:
             options["extra_storage"] = self.ex.whole(args["extra_storage"])
         self.ctx.features.setdefault("a sparse buffer", call)
         return SparseBuffer(name, data, axes, dtype, span=span, **options)
+
+    def _fill(self, node: ast.expr, dtype: DType) -> int | float:
+        """Return the number at *node* that elements of *dtype* which are not stored read as."""
+        number = self.ex.number(node)
+        whole = int(number) if math.isfinite(number) and number == int(number) else number
+        if not fits(whole, dtype):
+            raise self.ctx.error(node, f"fill is {number}, which is no {dtype}")
+        return number
 
     def _dense(self, buffer: Buffer, args: dict[str, Any]) -> Buffer:
         """Return *buffer* with its shape and strides; for a parameter these use parameters only."""
