@@ -104,11 +104,11 @@ def prepare(program: Program) -> Prepared:
 
 def refuse_out(program: Program) -> None:
     """Raise ScriptError if *program* reads an argument that a call cannot be given: ``out``."""
-    prepared = prepare(program)
-    if "out" not in prepared.arguments or "out" in prepared.targets:
-        return
     terms = (t for s in program.statements for t in (*walk(s.value), *children(s.target)))
-    found = next(t for t in terms if isinstance(t, (Access, Scalar)) and t.name == "out")
+    reads = (t for t in terms if isinstance(t, (Access, Scalar)) and t.name == "out")
+    found = next(reads, None)
+    if found is None or any(stmt.target.name == "out" for stmt in program.statements):
+        return
     hint = "call the argument something else"
     raise ScriptError("out is what a call is given to write results to", found.at, hint=hint)
 
