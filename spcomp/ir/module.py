@@ -43,6 +43,11 @@ class HostAlloc:
     buffer: Buffer
     fill: int | float | bool | None = 0
 
+    @property
+    def size(self) -> Expr:
+        """The number of elements."""
+        return self.buffer.shape[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Trim:

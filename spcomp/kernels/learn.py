@@ -19,6 +19,7 @@ from spcomp.compiler.variants import samples
 from spcomp.errors import BackendError
 from spcomp.ir.access import Load
 from spcomp.ir.analysis.sizes import array_name
+from spcomp.ir.arith.memory import read_by
 from spcomp.ir.module import HostAlloc, Launch, Return, Scan, Trim, returned
 from spcomp.ir.visitor import walk
 from spcomp.kernels.results import new_array
@@ -236,15 +237,19 @@ class _Transcript:
 
     def _constant(self, param: Var) -> int:
         """Return the slot of *param*, which no argument fills."""
-        if param.dtype.kind == "handle":
-            return 0  # of an array that is not accessed, or not there yet
-        return pack(param.dtype, self.frame.values.get(param.name, 0))
+        value = self.frame.values.get(param.name, 0)
+        if param.dtype.kind != "handle":
+            return pack(param.dtype, value)
+        made = (op.buffer.name for op in self.record.code.host if isinstance(op, HostAlloc))
+        assert not isinstance(value, np.ndarray) or param.name in made, param.name  # unknown source
+        return 0  # of an array that is not accessed, or not there yet
 
     def _fresh(self, op: HostAlloc | Scan | Trim) -> int:
         """Write what the host program does to an array; return the number of what it makes."""
-        size = op.buffer.shape[0] if isinstance(op, HostAlloc) else getattr(op, "size", op.buffer)
-        read = [array_name(n.buffer, self.where) for n in walk(size) if isinstance(n, Load)]
-        names = tuple(dict.fromkeys([*read, *([op.buffer.name] * (op.buffer.name in self.where))]))
+        sizes = () if isinstance(op, Scan) else (op.size,)
+        changed = () if isinstance(op, HostAlloc) else (op.buffer,)
+        read = (array_name(b, self.where) for b in (*read_by(*sizes), *changed))
+        names = tuple(dict.fromkeys(read))
         numbers = {n: v for n, v in self.frame.values.items() if not isinstance(v, np.ndarray)}
         k = self._apply(partial(_array_of, op, names, numbers), *names)
         self.plan.add(Op.ADDRESS, k)
