@@ -205,6 +205,8 @@ def install(patch: Any, gpu: FakeGPU) -> SimpleNamespace:
         current_stream=lambda device: SimpleNamespace(cuda_stream=now.torch),
         stream=on_torch, ExternalStream=External,
     )  # fmt: skip
+    graph = SimpleNamespace(increment_version=lambda _: None)
+    torch.autograd = SimpleNamespace(graph=graph)
     cupy.ndarray, cupy.empty = Ndarray, empty_of_cupy
     cupy.cuda = SimpleNamespace(
         get_current_stream=lambda device: SimpleNamespace(ptr=now.cupy),
