@@ -13,9 +13,9 @@ from spcomp import script as T
 from spcomp.compiler.pipeline import lower
 from spcomp.errors import ArgumentError, ScriptError
 from spcomp.ir.structural import structural_equal
+from tests.interpreted_notation import interpret_for
 from tests.layers import STAGES, TARGET
 from tests.random_adjoints import check, dense
-from tests.random_notation import interpret_for
 
 RNG = np.random.default_rng(7)
 CSR = sps.random_array((7, 9), density=0.4, format="csr", rng=3)

@@ -162,7 +162,7 @@ class StoredWinners(Winners):
             )
         if not near:
             return NONE
-        where = f"by {here[-1].versions}" if here else "on another machine"
+        where = f"by {here[-1].versions}" if here else "on another machine or with other threads"
         return f"tuned: nothing was found here for such matrices, only {where}: tune it again"
 
 
