@@ -15,33 +15,18 @@ from spcomp.runtime import host
 from spcomp.runtime.replay import entry
 from spcomp.script.parse import parse
 from tests.entry_programs import CASES
+from tests.programs import BY_NAME
 from tests.test_entry import full_way, learnt
 
 pytestmark = pytest.mark.skipif(not entry.available(), reason="no call entry on this Python")
 
-DIVIDED = """
-@T.prim_func
-def divided(a: T.handle, b: T.handle, c: T.handle, p: T.handle, q: T.handle, r: T.handle,
-            s: T.handle, m: T.int32, n: T.int32, nnz_a: T.int32, nnz_b: T.int32) -> None:
-    I = T.dense_fixed(m)
-    K = T.sparse_variable(I, (n, nnz_a), (p, q), idtype="int32")
-    L = T.dense_fixed(n)
-    J = T.sparse_variable(L, (n, nnz_b), (r, s), idtype="int32")
-    JC = T.sparse_variable(I, (n, None), (None, None), idtype="int32")
-    A = T.match_sparse_buffer(a, (I, K), "int32")
-    B = T.match_sparse_buffer(b, (L, J), "int32")
-    C = T.match_sparse_buffer(c, (I, JC), "int32")
-    with T.sp_iter([I, K, T.attach(J, K)], "SRS", "divided") as [i, k, j]:
-        with T.init():
-            C[i, j] = 0
-        C[i, j] = C[i, j] + A[i, k] // B[k, j]
-"""
+QUOTIENTS = BY_NAME["spgemm"].source.replace("float32", "int32").replace(" * B[", " // B[")
 
 
 def test_any_function_of_a_program_that_fails_says_so_in_a_repeated_call():
     a = sps.csr_array(np.full((4, 4), 6, "int32"))
     b = sps.csr_array(np.full((4, 4), 2, "int32"))
-    kernel = learnt(spcomp.compile(parse(DIVIDED)), lambda: {"A": a, "B": b})
+    kernel = learnt(spcomp.compile(parse(QUOTIENTS)), lambda: {"A": a, "B": b})
     assert len(kernel._calls.repeats[0].plan.functions) == 2
     np.testing.assert_array_equal(kernel(A=a, B=b).toarray(), np.full((4, 4), 12))
     b.data[5] = 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import spcomp
 from spcomp.errors import ArgumentError, FormatError
+from spcomp.tune.frozen import frozen
 from tests.format_helpers import (
     BODIES,
     HEADER,
@@ -185,13 +186,6 @@ def test_a_matrix_that_can_change_is_converted_at_every_call():
     for _ in range(2):
         np.testing.assert_array_equal(kernel(A=csr, B=dense), csr @ dense)
         csr.data *= 3
-
-
-def frozen(csr):
-    arrays = [array.copy() for array in (csr.data, csr.indices, csr.indptr)]
-    for array in arrays:
-        array.flags.writeable = False
-    return sps.csr_array(tuple(arrays), shape=csr.shape)
 
 
 def test_what_was_made_of_a_matrix_that_cannot_change_is_kept(monkeypatch):

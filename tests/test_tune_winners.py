@@ -17,6 +17,7 @@ from spcomp.schedule.step import Trace
 from spcomp.tensors.convert import to_tensor
 from spcomp.tune.choice import Choice
 from spcomp.tune.decisions import NONE, is_kept
+from spcomp.tune.frozen import frozen
 from spcomp.tune.problem import digest, fingerprint, versions
 from spcomp.tune.store import Record
 from spcomp.tune.task import Task
@@ -26,7 +27,6 @@ from tests.tune_helpers import (
     FEAT,
     ROWS,
     dense,
-    frozen,
     matrix,
     prefetching,
 )

@@ -25,14 +25,6 @@ def matrix(seed: int = 0) -> Any:
     return sps.random_array((ROWS, ROWS), density=0.02, format="csr", dtype=np.float32, rng=seed)
 
 
-def frozen(matrix: Any) -> Any:
-    for name in ("data", "indices", "indptr"):
-        array = getattr(matrix, name).copy()  # a view would change with what it is a view of
-        array.flags.writeable = False
-        setattr(matrix, name, array)
-    return matrix
-
-
 def dense() -> np.ndarray:
     return np.random.default_rng(3).random((ROWS, FEAT), dtype=np.float32)
 

@@ -26,10 +26,11 @@ from spcomp.kernels.frame import Frame
 from spcomp.kernels.inspection import Inspection
 from spcomp.kernels.protocol import Bound, InnerCall, Runnable
 from spcomp.kernels.transposed import TransposedOperand, transpose_of
+from spcomp.runtime.cuda.arrays import note_write
 from spcomp.runtime.cuda.driver import missing
 from spcomp.target import on_gpu
 from spcomp.tensors.checks import private
-from spcomp.tensors.libraries.foreign import bridge, is_torch
+from spcomp.tensors.libraries.foreign import is_torch
 from spcomp.tensors.libraries.scipy import scipy_of_arrays
 
 if TYPE_CHECKING:
@@ -411,7 +412,7 @@ class BoundKernel(Bound):
     def __call__(self, /, *, out: Any = None, **named: Any) -> Any:
         """Run the program on the bound arguments and *named*; returns as the Kernel does."""
         for tensor in self._tensors:
-            bridge().note_write(tensor)
+            note_write(tensor)
         if self.transposed is not None:
             return self.transposed(out, named)
         if self._threads is None:

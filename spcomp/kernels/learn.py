@@ -210,11 +210,11 @@ class _Transcript:
 
     def _host_program(self) -> None:
         """Write the checks, and then what the host program does."""
-        code, is_first = self.record.code, True
+        code, checks = self.record.code, self.checks
         for op in code.host:
             if isinstance(op, Launch):
-                self._launch(code.funcs[op.func], self.checks if is_first else [])
-                is_first = False
+                self._launch(code.funcs[op.func], checks)
+                checks = []
             elif not isinstance(op, Return):
                 self.where[op.buffer.name] = self._fresh(op)
 

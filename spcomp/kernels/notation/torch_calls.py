@@ -11,6 +11,7 @@ import torch
 from spcomp.arrays import Array
 from spcomp.errors import ArgumentError
 from spcomp.kernels.results import Results
+from spcomp.runtime.cuda.arrays import note_write
 from spcomp.tensors.libraries.foreign import outputs
 from spcomp.tensors.libraries.torch import (
     HALVES,
@@ -19,7 +20,6 @@ from spcomp.tensors.libraries.torch import (
     bits_of,
     half_of,
     is_half,
-    note_write,
     require_memory,
 )
 from spcomp.tensors.torch import to_torch

@@ -206,11 +206,12 @@ def _read(
 
 
 def note_write(arg: Any) -> None:
-    """Tell torch that the elements of *arg* change, if it is a tensor of torch."""
-    torch = sys.modules.get("torch")
-    kind = getattr(torch, "Tensor", None)
-    if torch is not None and kind is not None and isinstance(arg, kind):
-        torch.autograd.graph.increment_version(arg)
+    """Tell torch that the elements of *arg* change, if it is a tensor, on a GPU or the host.
+
+    It then keeps no gradient of the old ones.
+    """
+    if _is_torch(arg):
+        sys.modules["torch"].autograd.graph.increment_version(arg)
 
 
 def _upload(arg: Any, place: Place, who: str) -> DeviceArray:

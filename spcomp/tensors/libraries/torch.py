@@ -13,6 +13,7 @@ from spcomp.arrays import Array
 from spcomp.dtypes import DType, bfloat16, float16, promote
 from spcomp.dtypes import dtype as dtype_of
 from spcomp.errors import ArgumentError, expect
+from spcomp.runtime.cuda.arrays import note_write
 from spcomp.tensors import checks as validate
 from spcomp.tensors.libraries.scipy import scipy_holds, scipy_of_arrays
 
@@ -159,11 +160,6 @@ def array_for(who: str, tensor: torch.Tensor, dtype: DType, *, written: bool) ->
     if written:
         note_write(tensor)
     return bits_of(tensor) if dtype == bfloat16 and is_bfloat16(tensor) else array_of(tensor, who)
-
-
-def note_write(tensor: torch.Tensor) -> None:
-    """Tell torch that the elements of *tensor* change, so that it keeps no gradient of the old."""
-    torch.autograd.graph.increment_version(tensor)
 
 
 def number(who: str, tensor: torch.Tensor) -> Any:
